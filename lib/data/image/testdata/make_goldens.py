@@ -11,6 +11,7 @@ import zlib
 
 import numpy
 from PIL import Image, ImageOps
+from torchvision import transforms as T
 from torchvision.transforms import InterpolationMode, autoaugment
 from torchvision.transforms import functional as F
 
@@ -198,6 +199,37 @@ def rand_augment_cases():
     return cases
 
 
+def evaluation_cases():
+    """What torchvision makes of files for evaluation."""
+    image = Image.fromarray(picture(40, 31, 3, 3))
+    files = {
+        "png": encoded(image, "PNG"),
+        "jpeg": encoded(image, "JPEG", quality=90),
+        "gray": encoded(image.convert("L"), "PNG"),
+    }
+    recipes = {
+        "resize_center": T.Compose([T.Resize(21), T.CenterCrop((18, 16))]),
+        "bicubic": T.Resize((18, 16), InterpolationMode.BICUBIC),
+        "padded": T.Compose([T.Resize((11, 21)), T.CenterCrop((18, 16))]),
+    }
+    cases = []
+    for format, data in files.items():
+        decoded = Image.open(io.BytesIO(data)).convert("RGB")
+        for name, recipe in recipes.items():
+            tensor = T.ToTensor()(recipe(decoded))
+            normalized = T.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])(tensor)
+            words = {
+                "format": format,
+                "file": data.hex(),
+                "pixels": planar(recipe(decoded)).tobytes().hex(),
+                "first": repr(float(normalized[0, 12, 9])),
+                "last": repr(float(normalized[2, 12, 9])),
+            }
+            cases.append((name, words))
+    return cases
+
+
+write("evaluation.txt", evaluation_cases())
 write("augment.txt", augment_cases())
 write("rand_augment.txt", rand_augment_cases())
 write("decode.txt", decode_cases())
