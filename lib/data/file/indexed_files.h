@@ -32,7 +32,7 @@ class IndexedFiles {
   const size_t kept_max_;
   mutable absl::Mutex mu_;
   mutable std::vector<std::shared_ptr<const DataFile>> kept_ ABSL_GUARDED_BY(mu_);
-  // By number of the file; null: it is not kept. Readers need no lock.
+  // The kept files by number; null: the file is not kept. Readers need no lock.
   mutable std::vector<std::atomic<const DataFile*>> by_number_;
 };
 
