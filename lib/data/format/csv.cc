@@ -134,7 +134,7 @@ absl::Status ScanCsv(const DataFile& file, const CsvFormat& format, absl::string
     ASSIGN_OR_RETURN(const int64_t got,
                      file.ReadSome(offset + kept, absl::MakeSpan(to, buffer.size() - kept)));
     const bool is_last = got < static_cast<int64_t>(buffer.size() - kept);
-    // With an end for the last line, it needs no other code than the others. There is room for it.
+    // The last line gets an end, so that it needs no code of its own. The buffer has room for it.
     if (is_last) buffer[kept + got] = '\n';
     absl::string_view window(buffer.data(), kept + got + (is_last ? 1 : 0));
     if (offset == 0 && kept == 0) absl::ConsumePrefix(&window, kByteOrderMark);
@@ -157,15 +157,15 @@ absl::Status ScanCsv(const DataFile& file, const CsvFormat& format, absl::string
   }
 }
 
-absl::string_view CsvSplitter::Split(absl::string_view line) {
+absl::string_view CsvSplitter::Split(absl::string_view line, const CsvFormat& format) {
   fields_.clear();
   const char* begin = line.data();
   const char* const end = begin + line.size();
-  if (format_.has_quotes && !line.empty() && Find(begin, end, '"') != nullptr) {
-    return SplitQuoted(line);
+  if (format.has_quotes && !line.empty() && Find(begin, end, '"') != nullptr) {
+    return SplitQuoted(line, format.separator);
   }
   // Compares eight bytes at once: fields are short, so memchr() would mostly be overhead.
-  const uint64_t pattern = 0x0101010101010101 * static_cast<unsigned char>(format_.separator);
+  const uint64_t pattern = 0x0101010101010101 * static_cast<unsigned char>(format.separator);
   const char* at = begin;
   for (; at + 8 <= end; at += 8) {
     uint64_t bytes;
@@ -181,7 +181,7 @@ absl::string_view CsvSplitter::Split(absl::string_view line) {
     }
   }
   for (; at < end; ++at) {
-    if (*at != format_.separator) continue;
+    if (*at != format.separator) continue;
     fields_.emplace_back(begin, at - begin);
     begin = at + 1;
   }
@@ -189,12 +189,12 @@ absl::string_view CsvSplitter::Split(absl::string_view line) {
   return "";
 }
 
-absl::string_view CsvSplitter::SplitQuoted(absl::string_view line) {
+absl::string_view CsvSplitter::SplitQuoted(absl::string_view line, char separator) {
   unquoted_.clear();
   unquoted_.reserve(line.size());  // so that fields stay where they are
   while (true) {
     if (!absl::ConsumePrefix(&line, "\"")) {
-      const size_t end = std::min(line.find(format_.separator), line.size());
+      const size_t end = std::min(line.find(separator), line.size());
       fields_.push_back(line.substr(0, end));
       line.remove_prefix(end);
     } else {
@@ -208,7 +208,7 @@ absl::string_view CsvSplitter::SplitQuoted(absl::string_view line) {
         unquoted_.push_back('"');
       }
       fields_.emplace_back(unquoted_.data() + begin, unquoted_.size() - begin);
-      if (!line.empty() && line[0] != format_.separator) return "text follows a closing quote";
+      if (!line.empty() && line[0] != separator) return "text follows a closing quote";
     }
     if (line.empty()) return "";
     line.remove_prefix(1);

@@ -33,17 +33,14 @@ absl::Status ScanCsv(const DataFile& file, const CsvFormat& format, absl::string
 // Divides records into fields. Thread-compatible; reuses its memory.
 class CsvSplitter {
  public:
-  explicit CsvSplitter(const CsvFormat& format) : format_(format) {}
-
   // Returns what is wrong with the line, or "". The fields are valid until the next Split() and as
   // long as `line`.
-  absl::string_view Split(absl::string_view line);
+  absl::string_view Split(absl::string_view line, const CsvFormat& format);
   const std::vector<absl::string_view>& fields() const { return fields_; }
 
  private:
-  absl::string_view SplitQuoted(absl::string_view line);
+  absl::string_view SplitQuoted(absl::string_view line, char separator);
 
-  const CsvFormat format_;
   std::vector<absl::string_view> fields_;
   std::string unquoted_;
 };

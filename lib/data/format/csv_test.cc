@@ -108,22 +108,23 @@ TEST(CsvTest, FindsTheLinesOfRandomText) {
 }
 
 TEST(CsvTest, SplitsFields) {
-  CsvSplitter splitter(CsvFormat{});
-  EXPECT_EQ(splitter.Split("1,,abcdefghij,x"), "");
+  CsvSplitter splitter;
+  const CsvFormat commas;
+  EXPECT_EQ(splitter.Split("1,,abcdefghij,x", commas), "");
   EXPECT_THAT(splitter.fields(), ElementsAre("1", "", "abcdefghij", "x"));
-  EXPECT_EQ(splitter.Split("a,"), "");
+  EXPECT_EQ(splitter.Split("a,", commas), "");
   EXPECT_THAT(splitter.fields(), ElementsAre("a", ""));
-  EXPECT_EQ(splitter.Split(",,,,,,,,,"), "");
+  EXPECT_EQ(splitter.Split(",,,,,,,,,", commas), "");
   EXPECT_EQ(splitter.fields().size(), 10);
-  EXPECT_EQ(splitter.Split("\xac,\xab\x2c\x80"), "");
+  EXPECT_EQ(splitter.Split("\xac,\xab\x2c\x80", commas), "");
   EXPECT_THAT(splitter.fields(), ElementsAre("\xac", "\xab", "\x80"));
-  EXPECT_EQ(splitter.Split("\"a,\"\"b\",5\" disk,\"\""), "");
+  EXPECT_EQ(splitter.Split("\"a,\"\"b\",5\" disk,\"\"", commas), "");
   EXPECT_THAT(splitter.fields(), ElementsAre("a,\"b", "5\" disk", ""));
-  EXPECT_EQ(splitter.Split("\"a\"b,c"), "text follows a closing quote");
-  EXPECT_EQ(splitter.Split("a,\"b"), "a quote is not closed");
-  CsvSplitter tabs({.separator = '\t', .has_quotes = false});
-  EXPECT_EQ(tabs.Split("\"a\tb,c"), "");
-  EXPECT_THAT(tabs.fields(), ElementsAre("\"a", "b,c"));
+  EXPECT_EQ(splitter.Split("\"a\"b,c", commas), "text follows a closing quote");
+  EXPECT_EQ(splitter.Split("a,\"b", commas), "a quote is not closed");
+  const CsvFormat tabs = {.separator = '\t', .has_quotes = false};
+  EXPECT_EQ(splitter.Split("\"a\tb,c", tabs), "");
+  EXPECT_THAT(splitter.fields(), ElementsAre("\"a", "b,c"));
 }
 
 TEST(CsvTest, ParsesNumbersInEveryLocale) {

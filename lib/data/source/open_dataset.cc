@@ -1,6 +1,7 @@
 #include "lib/data/source/open_dataset.h"
 
 #include "lib/data/data_fault.h"
+#include "lib/data/source/csv_dataset.h"
 #include "lib/data/source/idx_dataset.h"
 #include "lib/data/source/linear_dataset.h"
 #include "lib/data/source/npy_dataset.h"
@@ -24,6 +25,8 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenDataset(const v1::DataSpec& s
       return OpenNpyDataset(spec, graph, held_bytes_max);
     case v1::DataSpec::kNpz:
       return OpenNpzDataset(spec, graph, {.held_bytes_max = held_bytes_max});
+    case v1::DataSpec::kCsv:
+      return OpenCsvDataset(spec, graph, {.held_bytes_max = held_bytes_max});
     case v1::DataSpec::kSynthetic:
       return OpenSyntheticDataset(spec, graph);
     case v1::DataSpec::kExternal:
@@ -31,7 +34,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenDataset(const v1::DataSpec& s
     default:
       break;
   }
-  return DataInvalid("data", "needs one of text, idx, linear, npy, npz and synthetic");
+  return DataInvalid("data", "needs one of text, idx, linear, npy, npz, csv and synthetic");
 }
 
 }  // namespace muster
