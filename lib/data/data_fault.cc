@@ -1,10 +1,12 @@
 #include "lib/data/data_fault.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/file/beneath.h"
 #include "lib/file/regular_file.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
@@ -18,8 +20,16 @@ absl::Status DataNotFound(absl::string_view field, absl::string_view path, int e
 }
 
 absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view field) {
-  const OpenedFile file = OpenRegularFile(path);
+  const OpenedFile file = OpenRegularDataFile(path);
   if (file.descriptor >= 0) return file.descriptor;
+  if (file.error_number == EXDEV) {
+    return AtField(WithReason(absl::PermissionDeniedError(absl::StrCat(
+                                  path,
+                                  ": lies in none of the folders that jobs may read here "
+                                  "(--data_roots), or is a link that leads out of them")),
+                              "PATH_NOT_ALLOWED"),
+                   field);
+  }
   if (file.error_number != 0) return DataNotFound(field, path, file.error_number);
   return DataInvalid(field, absl::StrCat(path, ": is no regular file"));
 }

@@ -18,7 +18,8 @@ namespace muster {
 absl::Status DataNotFound(absl::string_view field, absl::string_view path, int error_number);
 
 // Opens a regular file for reading. Returns its descriptor, which the caller must close, or one of
-// the errors here.
+// the errors here. Returns PERMISSION_DENIED (reason "PATH_NOT_ALLOWED") if the file lies beneath
+// none of the process's data roots (SetDataRoots()).
 absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view field);
 
 // Returns DATA_LOSS for a record whose bytes are not what its format says: "data.tfrecord.path:

@@ -21,6 +21,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/server_posix.h"
+#include "lib/file/beneath.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/daemon.h"
 #include "lib/fleet/health_server.h"
@@ -223,6 +224,7 @@ int Main() {
     LOG(ERROR) << "--data_roots: " << paths.status().message();
     return kExitConfig;
   }
+  SetDataRoots(paths->roots());
   LOG_IF(WARNING, paths->any() && security->reaches_beyond_host())
       << "--data_roots: without it a user who submits jobs can train on any file that this user "
          "may "

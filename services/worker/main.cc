@@ -14,6 +14,7 @@
 #include "glog/logging.h"
 #include "lib/concurrency/cpu_quota.h"
 #include "lib/engine/backends/device_list.h"
+#include "lib/file/beneath.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/daemon.h"
 #include "lib/fleet/departure.h"
@@ -160,6 +161,7 @@ int Main() {
     LOG(ERROR) << "--data_roots: " << paths.status().message();
     return kExitConfig;
   }
+  SetDataRoots(paths->roots());
   const absl::StatusOr<CoordinatorTarget> coordinator =
       TargetFor(*security, absl::GetFlag(FLAGS_coordinator));
   if (!coordinator.ok()) {

@@ -1,11 +1,10 @@
 #include "lib/data/source/text_dataset.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <string>
 #include <utility>
@@ -13,9 +12,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "glog/logging.h"
 #include "kernels/philox.h"
 #include "lib/data/data_fault.h"
+#include "lib/data/file/data_file.h"
 #include "lib/data/labelled_rows.h"
 #include "lib/data/order/random_stream.h"
 #include "lib/status/status.h"
@@ -47,26 +48,19 @@ absl::Status CheckBytes(const fs::path& path, absl::string_view text, int64_t vo
 
 absl::Status AppendFile(const fs::path& path, int64_t vocabulary, int64_t held_bytes_max,
                         std::string& text) {
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(path, error);
-  if (error) return DataNotFound(kPathField, path.native(), error.value());
-  if (bytes > static_cast<uintmax_t>(kTextBytesMax) - text.size()) {
+  ASSIGN_OR_RETURN(const auto file, DataFile::Open(path.native(), kPathField));
+  const int64_t bytes = file->bytes();
+  if (bytes > kTextBytesMax - std::ssize(text)) {
     return DataInvalid(kPathField, absl::StrCat(path.native(), ": the text is longer than ",
                                                 kTextBytesMax, " bytes"));
   }
-  if (const int64_t left = held_bytes_max - std::ssize(text); static_cast<int64_t>(bytes) > left) {
+  if (const int64_t left = held_bytes_max - std::ssize(text); bytes > left) {
     return DataTooLarge(kPathField, path.native(), left);
   }
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return DataNotFound(kPathField, path.native(), errno);
   const size_t before = text.size();
   text.resize(before + bytes);
-  file.read(text.data() + before, bytes);
-  if (static_cast<uintmax_t>(file.gcount()) != bytes) {
-    return DataTruncated(
-        kPathField, absl::StrCat(path.native(), ": read ", file.gcount(), " of ", bytes, " bytes"));
-  }
+  RETURN_IF_ERROR(
+      file->Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()) + before, bytes)));
   return CheckBytes(path, absl::string_view(text).substr(before), vocabulary);
 }
 
