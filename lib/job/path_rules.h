@@ -30,13 +30,21 @@ class PathRules {
 
   bool any() const { return roots_.empty(); }
 
+  // Canonical; empty: any file.
+  const std::vector<std::string>& roots() const { return roots_; }
+
   // Returns PERMISSION_DENIED (reason "PATH_NOT_ALLOWED"), with the allowed folders, if the file is
   // in none of them. Symbolic links are followed as far as the path exists. `path` need not exist.
   absl::Status Check(const std::string& path) const;
 
-  // Checks a file as Check() does, or a folder and every entry directly in it, because each entry
-  // may be a link.
+  // Checks a file as Check() does, or a folder and the first 10,000 entries directly in it, because
+  // each entry may be a link. It only tells users early: files of samples are opened by
+  // OpenRegularDataFile(), which follows no link out of the folders at any depth.
   absl::Status CheckWithin(const std::string& path) const;
+
+  // As CheckWithin(), or for a path with wildcards (*, ?, {a,b}): checks the folder before the
+  // first of them, and that no match can leave it.
+  absl::Status CheckPattern(const std::string& pattern) const;
 
   // Checks the files of a data section. The error names the field of the first file that is not
   // allowed.

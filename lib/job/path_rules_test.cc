@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -112,6 +113,83 @@ TEST_F(PathRulesTest, FaultsNameTheFieldsOfTheSpec) {
   spec.Clear();
   spec.mutable_checkpoint()->set_resume_from("net-7@100");
   EXPECT_THAT(rules_.FaultsOf(spec), IsEmpty()) << "a checkpoint of a job here is not a path";
+}
+
+// Returns a data section with a path in each field that holds one.
+v1::DataSpec EveryPathOf(int source) {
+  v1::DataSpec data;
+  switch (source) {
+    case v1::DataSpec::kImages:
+      data.mutable_images()->set_path("a");
+      data.mutable_images()->set_list("b");
+      data.mutable_images()->set_eval_path("c");
+      data.mutable_images()->set_eval_list("d");
+      break;
+    case v1::DataSpec::kTfrecord:
+      data.mutable_tfrecord()->set_path("a*");
+      data.mutable_tfrecord()->set_eval_path("b?");
+      break;
+    case v1::DataSpec::kTar:
+      data.mutable_tar()->set_path("a-{000..146}.tar");
+      data.mutable_tar()->set_eval_path("b");
+      break;
+    case v1::DataSpec::kNpz:
+      data.mutable_npz()->set_path("a");
+      break;
+    default:
+      data.mutable_csv()->set_path("a");
+      data.mutable_csv()->set_eval_path("b");
+      (*data.mutable_csv()->mutable_inputs())["x"].mutable_vocabulary()->set_path("c");
+  }
+  return data;
+}
+
+TEST_F(PathRulesTest, KnowsThePathsOfEachSourceAndOfMixtures) {
+  v1::JobSpec spec;
+  std::vector<std::string> expected;
+  const auto add = [&](int source, const std::vector<std::string>& fields) {
+    v1::MixturePart& part = *spec.mutable_data()->mutable_mixture()->add_parts();
+    *part.mutable_data() = EveryPathOf(source);
+    for (const std::string& field : fields) {
+      expected.push_back(absl::StrCat("data.mixture.parts[", spec.data().mixture().parts_size() - 1,
+                                      "].data.", field));
+    }
+  };
+  add(v1::DataSpec::kImages,
+      {"images.path", "images.list", "images.eval_path", "images.eval_list"});
+  add(v1::DataSpec::kTfrecord, {"tfrecord.path", "tfrecord.eval_path"});
+  add(v1::DataSpec::kTar, {"tar.path", "tar.eval_path"});
+  add(v1::DataSpec::kNpz, {"npz.path"});
+  add(v1::DataSpec::kCsv, {"csv.path", "csv.eval_path", "csv.inputs.x.vocabulary.path"});
+
+  MakePathsAbsolute(spec, "/elsewhere");
+  std::vector<std::string> fields;
+  for (const FieldFault& fault : rules_.FaultsOf(spec)) fields.push_back(fault.field);
+  EXPECT_EQ(fields, expected);
+  EXPECT_EQ(spec.data().mixture().parts(1).data().tfrecord().path(), "/elsewhere/a*");
+  EXPECT_EQ(spec.data().mixture().parts(2).data().tar().path(), "/elsewhere/a-{000..146}.tar");
+}
+
+TEST_F(PathRulesTest, NoMatchOfAPatternCanLeaveTheFolders) {
+  const auto allows = [&](const std::string& pattern) {
+    v1::DataSpec data;
+    data.mutable_tar()->set_path(home_ + pattern);
+    return rules_.CheckData(data).ok();
+  };
+  for (const char* pattern : {"/data/*.tar", "/data/*/x-{000..146}.tar", "/data/{a,b}.{tar,tgz}",
+                              "/data/a?/{train,test}/*", "/data/mnist/{.a,b.}"}) {
+    EXPECT_TRUE(allows(pattern)) << pattern;
+  }
+  for (const char* pattern :
+       {"/*/x.tar", "/dat*/x.tar", "/data/*/../../secret", "/data/{a,../..}/secret",
+        "/data/{..,a}/x", "/data/.{.,a}/x", "/data/{a,b/../../x}", "/data/{a,b", "/data/*/a}/../{b",
+        "/{data,more}/x"}) {
+    EXPECT_FALSE(allows(pattern)) << pattern;
+  }
+  const auto unlimited = PathRules::Parse("");
+  v1::DataSpec data;
+  data.mutable_tar()->set_path("/data/{a,../..}/x");
+  EXPECT_TRUE(unlimited->CheckData(data).ok());
 }
 
 // The folders are allowed, but their files are links to files elsewhere.
