@@ -6,7 +6,7 @@
 
 namespace muster {
 
-// Does not open any file: OpenDataset checks the files.
+// Opens no file; CheckDataset() checks the files.
 void CheckData(const v1::JobSpec& spec, FieldChecks& faults);
 
 }  // namespace muster

@@ -16,7 +16,7 @@ inline constexpr absl::Duration kCheckpointEveryDefault = absl::Minutes(5);
 // Returns the faults by field path ("resources.workers.max", "must be at least min = 4 (is 2)"), in
 // the order of the job file. Empty if the spec is good. Checks required fields, ranges, limits and
 // relations between fields (a batch smaller than the number of workers). Does not check model
-// arguments (BuildModel does) or data (OpenDataset does).
+// arguments (BuildModel does) or data (CheckDataset does).
 std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec);
 
 // Returns warnings about a valid spec: the job can lose more of its training than

@@ -1,0 +1,220 @@
+#include "lib/data/source/dataset_check.h"
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "lib/data/data_fault.h"
+#include "lib/data/dataset.h"
+#include "lib/data/labelled_rows.h"
+#include "lib/data/source/idx_dataset.h"
+#include "lib/data/source/linear_dataset.h"
+#include "lib/data/source/npy_dataset.h"
+#include "lib/data/source/sample_files.h"
+#include "lib/data/source/synthetic_dataset.h"
+#include "lib/data/source/text_dataset.h"
+#include "lib/status/field_fault.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Check = absl::Status (*)(const DataFile&, absl::string_view);
+using Samples = absl::StatusOr<std::optional<int64_t>>;
+
+Samples SamplesOf(const absl::StatusOr<std::unique_ptr<const Dataset>>& dataset) {
+  if (!dataset.ok()) return dataset.status();
+  return (*dataset)->samples();
+}
+
+// Checks that the spec fills each input of the graph, and no others.
+template <typename Inputs>
+absl::Status CheckNames(const Inputs& inputs, const v1::Graph& graph, absl::string_view field) {
+  for (const auto& [name, input] : inputs) {
+    if (FindInput(graph, name) != nullptr) continue;
+    std::vector<std::string> known;
+    for (const v1::GraphInput& one : graph.inputs()) known.push_back(one.name());
+    return DataInvalid(
+        absl::StrCat(field, ".", name),
+        absl::StrCat("the model has no such input; it reads ", absl::StrJoin(known, ", ")));
+  }
+  for (const v1::GraphInput& input : graph.inputs()) {
+    if (inputs.contains(input.name())) continue;
+    return DataInvalid(absl::StrCat(field, ".", input.name()),
+                       absl::StrCat("required: how the model's ", input.name(), ", ",
+                                    DescribeInput(graph, input.name()), ", is filled"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckImageInput(const v1::Graph& graph, absl::string_view name,
+                             absl::string_view field) {
+  const v1::GraphInput* input = FindInput(graph, name);
+  const bool fits = input != nullptr && input->dtype() == v1::DTYPE_F32 &&
+                    input->shape_size() == 4 && (input->shape(1) == 1 || input->shape(1) == 3) &&
+                    input->shape(2) > 0 && input->shape(3) > 0;
+  if (fits) return absl::OkStatus();
+  return DataInvalid(
+      field, absl::StrCat("images are f32[-1, 1 or 3, height, width], but the model's ", name,
+                          " is ", DescribeInput(graph, name)));
+}
+
+// Checks the inputs that are filled with images.
+template <typename Inputs>
+absl::Status CheckImageInputs(const Inputs& inputs, const v1::Graph& graph,
+                              absl::string_view field) {
+  for (const auto& [name, input] : inputs) {
+    if (!input.has_image()) continue;
+    RETURN_IF_ERROR(CheckImageInput(graph, name, absl::StrCat(field, ".", name)));
+  }
+  return absl::OkStatus();
+}
+
+// Checks the files to train on, and those to evaluate if there are any.
+absl::Status CheckFiles(const std::string& source, const std::string& path,
+                        const std::string& eval_path, Check check) {
+  RETURN_IF_ERROR(CheckSampleFiles(path, absl::StrCat("data.", source, ".path"), check));
+  if (eval_path.empty()) return absl::OkStatus();
+  return CheckSampleFiles(eval_path, absl::StrCat("data.", source, ".eval_path"), check);
+}
+
+// Counts the folders of classes. Ends at the first one that the model has no class for.
+absl::Status CheckClasses(const std::string& path, absl::string_view field, int64_t classes) {
+  std::error_code error;
+  int64_t folders = 0;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code unknown;  // of an entry that vanishes
+    if (entry->path().filename().string()[0] == '.' || !entry->is_directory(unknown)) continue;
+    if (++folders > classes) {
+      return DataInvalid(field, absl::StrCat(path, ": has a folder for each of more than ", classes,
+                                             " classes, and the model has ", classes,
+                                             ": set model.zoo.args.classes"));
+    }
+  }
+  if (error) return DataNotFound(field, path, error.value());
+  if (folders > 0) return absl::OkStatus();
+  return DataTooSmall(field, absl::StrCat(path,
+                                          ": holds no folder; it needs a folder of images for "
+                                          "each class, or data.images.list"));
+}
+
+absl::Status CheckImageFiles(const std::string& path, absl::string_view path_field,
+                             const std::string& list, absl::string_view list_field,
+                             int64_t classes) {
+  if (list.empty()) return CheckClasses(path, path_field, classes);
+  ASSIGN_OR_RETURN(const auto file, DataFile::Open(list, list_field));
+  return CheckTextStart(*file, list_field);
+}
+
+absl::Status CheckImages(const v1::ImagesData& images, const v1::Graph& graph) {
+  RETURN_IF_ERROR(LabelledRows::Check(graph, "data.images"));
+  RETURN_IF_ERROR(CheckImageInput(graph, "input", "data.images"));
+  if (!HasInput(graph, "target", v1::DTYPE_I32, {-1})) {
+    return DataInvalid("data.images",
+                       absl::StrCat("classes are i32[-1], but the model's target is ",
+                                    DescribeInput(graph, "target")));
+  }
+  const int64_t classes = LabelledRows(graph).target_use().limit;
+  RETURN_IF_ERROR(CheckImageFiles(images.path(), "data.images.path", images.list(),
+                                  "data.images.list", classes));
+  if (images.eval_path().empty() && images.eval_list().empty()) return absl::OkStatus();
+  return CheckImageFiles(images.eval_path(), "data.images.eval_path", images.eval_list(),
+                         "data.images.eval_list", classes);
+}
+
+absl::Status CheckTfrecord(const v1::TfrecordData& tfrecord, const v1::Graph& graph) {
+  RETURN_IF_ERROR(CheckNames(tfrecord.inputs(), graph, "data.tfrecord.inputs"));
+  RETURN_IF_ERROR(CheckImageInputs(tfrecord.inputs(), graph, "data.tfrecord.inputs"));
+  return CheckFiles("tfrecord", tfrecord.path(), tfrecord.eval_path(), CheckTfrecordStart);
+}
+
+absl::Status CheckTar(const v1::TarData& tar, const v1::Graph& graph) {
+  RETURN_IF_ERROR(CheckNames(tar.inputs(), graph, "data.tar.inputs"));
+  RETURN_IF_ERROR(CheckImageInputs(tar.inputs(), graph, "data.tar.inputs"));
+  return CheckFiles("tar", tar.path(), tar.eval_path(), CheckTarStart);
+}
+
+absl::Status CheckNpz(const v1::NpzData& npz, const v1::Graph& graph) {
+  RETURN_IF_ERROR(CheckNames(npz.inputs(), graph, "data.npz.inputs"));
+  ASSIGN_OR_RETURN(const auto file, DataFile::Open(npz.path(), "data.npz.path"));
+  return CheckZipStart(*file, "data.npz.path");
+}
+
+absl::Status CheckCsv(const v1::CsvData& csv, const v1::Graph& graph) {
+  RETURN_IF_ERROR(CheckNames(csv.inputs(), graph, "data.csv.inputs"));
+  for (const auto& [name, input] : csv.inputs()) {
+    if (!input.has_vocabulary()) continue;
+    const std::string field = absl::StrCat("data.csv.inputs.", name, ".vocabulary.path");
+    ASSIGN_OR_RETURN(const auto file, DataFile::Open(input.vocabulary().path(), field));
+    RETURN_IF_ERROR(CheckTextStart(*file, field));
+  }
+  return CheckFiles("csv", csv.path(), csv.eval_path(), CheckTextStart);
+}
+
+// Returns the error of a part with the field's path in the mixture: data.text.path becomes
+// data.mixture.parts[1].data.text.path.
+absl::Status OfPart(const absl::Status& status, int part) {
+  const std::vector<FieldFault> faults = FaultsOf(status);
+  if (faults.empty()) return status;
+  return AtField(WithReason(absl::Status(status.code(), faults[0].description), ReasonOf(status)),
+                 absl::StrCat("data.mixture.parts[", part, "].", faults[0].field));
+}
+
+absl::Status CheckMixture(const v1::MixtureData& mixture, const v1::Graph& graph,
+                          int64_t held_bytes_max) {
+  for (int i = 0; i < mixture.parts_size(); ++i) {
+    const Samples part = CheckDataset(mixture.parts(i).data(), graph, held_bytes_max);
+    if (!part.ok()) return OfPart(part.status(), i);
+  }
+  return absl::OkStatus();
+}
+
+Samples WithoutCount(const absl::Status& status) {
+  if (!status.ok()) return status;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Samples CheckDataset(const v1::DataSpec& spec, const v1::Graph& graph, int64_t held_bytes_max) {
+  switch (spec.source_case()) {
+    case v1::DataSpec::kText:
+      return SamplesOf(OpenTextDataset(spec, graph, held_bytes_max));
+    case v1::DataSpec::kIdx:
+      return SamplesOf(OpenIdxDataset(spec, graph, held_bytes_max));
+    case v1::DataSpec::kLinear:
+      return SamplesOf(OpenLinearDataset(spec, graph));
+    case v1::DataSpec::kNpy:
+      return SamplesOf(OpenNpyDataset(spec, graph, held_bytes_max));
+    case v1::DataSpec::kSynthetic:
+      return SamplesOf(OpenSyntheticDataset(spec, graph));
+    case v1::DataSpec::kImages:
+      return WithoutCount(CheckImages(spec.images(), graph));
+    case v1::DataSpec::kTfrecord:
+      return WithoutCount(CheckTfrecord(spec.tfrecord(), graph));
+    case v1::DataSpec::kTar:
+      return WithoutCount(CheckTar(spec.tar(), graph));
+    case v1::DataSpec::kNpz:
+      return WithoutCount(CheckNpz(spec.npz(), graph));
+    case v1::DataSpec::kCsv:
+      return WithoutCount(CheckCsv(spec.csv(), graph));
+    case v1::DataSpec::kMixture:
+      return WithoutCount(CheckMixture(spec.mixture(), graph, held_bytes_max));
+    case v1::DataSpec::kExternal:
+      return DataInvalid("data.external", "only the job's program can read it");
+    case v1::DataSpec::SOURCE_NOT_SET:
+      break;
+  }
+  return DataInvalid("data", "names no source");
+}
+
+}  // namespace muster

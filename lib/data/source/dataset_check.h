@@ -1,0 +1,25 @@
+// Checks the data of a job at submission, in the coordinator.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+// Checks that the data that `spec` names exists and fits the graph's inputs. Returns the number of
+// training samples, or nullopt if it takes an index to know it. Fails as OpenDataset() does.
+// Blocks.
+//
+// It neither indexes large data nor decodes images, so it finds fewer faults than the workers:
+// - text, idx, linear, npy, synthetic: opens the data, with at most `held_bytes_max` of memory.
+// - images, tfrecord, tar, npz, csv: looks at the names of inputs, at the shapes of image inputs,
+//   at the folders of classes, and at the beginning of a few files.
+// - mixture: checks each part so. Errors name the part's field.
+absl::StatusOr<std::optional<int64_t>> CheckDataset(const v1::DataSpec& spec,
+                                                    const v1::Graph& graph, int64_t held_bytes_max);
+
+}  // namespace muster

@@ -1,0 +1,264 @@
+#include "lib/data/source/dataset_check.h"
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/status/field_fault.h"
+#include "lib/status/status.h"
+
+namespace muster::dataset_check_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+void AddInput(v1::Graph& graph, const std::string& name, v1::DType dtype,
+              const std::vector<int64_t>& shape) {
+  v1::GraphInput& input = *graph.add_inputs();
+  input.set_name(name);
+  input.set_dtype(dtype);
+  for (const int64_t size : shape) input.add_shape(size);
+}
+
+// A model of images with two classes.
+v1::Graph ImageModel(const std::vector<int64_t>& image = {-1, 3, 8, 8}) {
+  v1::Graph graph;
+  AddInput(graph, "input", v1::DTYPE_F32, image);
+  AddInput(graph, "target", v1::DTYPE_I32, {-1});
+  v1::Parameter& weight = *graph.add_parameters();
+  weight.set_name("weight");
+  for (const int64_t size : {2, 192}) weight.add_shape(size);
+  const auto add = [&](const char* op, const std::vector<std::string>& inputs,
+                       const std::vector<std::string>& outputs) {
+    v1::Node& node = *graph.add_nodes();
+    node.set_name(op);
+    node.set_op(op);
+    for (const std::string& name : inputs) node.add_inputs(name);
+    for (const std::string& name : outputs) node.add_outputs(name);
+  };
+  add("Flatten", {"input"}, {"flat"});
+  add("Linear", {"flat", "weight"}, {"logits"});
+  add("SoftmaxCrossEntropy", {"logits", "target"}, {"loss", "lse"});
+  graph.set_logits("logits");
+  graph.set_loss("loss");
+  return graph;
+}
+
+class DatasetCheckTest : public ::testing::Test {
+ protected:
+  DatasetCheckTest() {
+    folder_ = ::testing::TempDir() + "/dataset_check";
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  std::string Write(const std::string& name, absl::string_view content) {
+    const std::string path = folder_ + "/" + name;
+    fs::create_directories(fs::path(path).parent_path());
+    std::ofstream(path, std::ios::binary) << content;
+    return path;
+  }
+  // Returns "REASON field: message", or "ok", or "ok N" for N samples.
+  std::string Check(const v1::Graph& graph = ImageModel()) {
+    const auto samples = CheckDataset(data_, graph, kNoLimit);
+    if (samples.ok()) return *samples ? absl::StrCat("ok ", **samples) : "ok";
+    const std::vector<FieldFault> faults = FaultsOf(samples.status());
+    EXPECT_EQ(faults.size(), 1) << samples.status();
+    EXPECT_EQ(samples.status().message(),
+              absl::StrCat(faults[0].field, ": ", faults[0].description));
+    return absl::StrCat(ReasonOf(samples.status()), " ", samples.status().message());
+  }
+  v1::TfrecordData& Tfrecord(const std::string& path) {
+    v1::TfrecordData& tfrecord = *data_.mutable_tfrecord();
+    tfrecord.set_path(path);
+    (*tfrecord.mutable_inputs())["input"].mutable_image();
+    (*tfrecord.mutable_inputs())["target"].mutable_fixed();
+    return tfrecord;
+  }
+  v1::TarData& Tar(const std::string& path) {
+    v1::TarData& tar = *data_.mutable_tar();
+    tar.set_path(path);
+    (*tar.mutable_inputs())["input"].mutable_image();
+    (*tar.mutable_inputs())["target"].mutable_integer();
+    return tar;
+  }
+
+  std::string folder_;
+  v1::DataSpec data_;
+};
+
+// The header of a record of 3 bytes, with the masked CRC-32C of its length, and the record.
+const std::string kRecord(
+    "\x03\0\0\0\0\0\0\0\xb0\x99\x49\x0e"
+    "abc"
+    "\x3c\x3c\x3c\x3c",
+    19);
+
+std::string TarMember() {
+  std::string header(512, '\0');
+  header.replace(0, 5, "a.jpg");
+  header.replace(257, 5, "ustar");
+  header.replace(148, 8, "        ");
+  int sum = 0;
+  for (const char c : header) sum += static_cast<unsigned char>(c);
+  std::string digits(8, '\0');
+  snprintf(digits.data(), digits.size(), "%06o", sum);
+  header.replace(148, 8, digits);
+  return header;
+}
+
+TEST_F(DatasetCheckTest, OpensTodaysSourcesAndCountsTheirSamples) {
+  data_.mutable_synthetic()->set_samples(70);
+  EXPECT_EQ(Check(), "ok 70");
+  data_.mutable_text()->set_path(folder_ + "/none");
+  v1::Graph text;
+  AddInput(text, "input", v1::DTYPE_I32, {-1, 4});
+  AddInput(text, "target", v1::DTYPE_I32, {-1, 4});
+  EXPECT_THAT(Check(text), HasSubstr("DATA_NOT_FOUND data.text.path: "));
+  data_.mutable_text()->set_path(Write("text", std::string(100, 'x')));
+  EXPECT_EQ(Check(text), "ok 24");
+}
+
+TEST_F(DatasetCheckTest, ImagesNeedFoldersThatFitTheClasses) {
+  v1::ImagesData& images = *data_.mutable_images();
+  images.set_path(folder_);
+  EXPECT_THAT(Check(), HasSubstr("DATA_TOO_SMALL data.images.path: "));
+  Write("cat/1.jpg", "no image");
+  Write("dog/1.jpg", "");
+  Write(".git/x", "");
+  EXPECT_EQ(Check(), "ok") << "no image is decoded";
+  Write("owl/1.jpg", "");
+  EXPECT_THAT(Check(), HasSubstr("has a folder for each of more than 2 classes"));
+  images.set_path(folder_ + "/none");
+  EXPECT_THAT(Check(), HasSubstr("DATA_NOT_FOUND data.images.path: "));
+  images.set_list(folder_ + "/list.txt");
+  EXPECT_THAT(Check(), HasSubstr("DATA_NOT_FOUND data.images.list: "));
+  Write("list.txt", "cat/1.jpg 0\n");
+  EXPECT_EQ(Check(), "ok");
+  images.set_eval_path(folder_ + "/none");
+  EXPECT_THAT(Check(), HasSubstr("DATA_NOT_FOUND data.images.eval_path: "));
+}
+
+TEST_F(DatasetCheckTest, ImagesFillTheInputOfAModelOfImages) {
+  data_.mutable_images()->set_path(folder_);
+  Write("cat/1.jpg", "");
+  EXPECT_EQ(Check(ImageModel({-1, 1, 8, 24})), "ok");
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{-1, 2, 8, 12}, {-1, 192}}) {
+    EXPECT_THAT(
+        Check(ImageModel(shape)),
+        HasSubstr("DATA_INVALID data.images: images are f32[-1, 1 or 3, height, width], but"));
+  }
+  v1::Graph third = ImageModel();
+  AddInput(third, "mask", v1::DTYPE_F32, {-1});
+  EXPECT_THAT(Check(third), HasSubstr("the model also reads 'mask'"));
+  v1::Graph rows = ImageModel();
+  rows.mutable_inputs(1)->add_shape(7);
+  EXPECT_THAT(Check(rows), HasSubstr("classes are i32[-1], but the model's target is i32[-1, 7]"));
+}
+
+TEST_F(DatasetCheckTest, InputsOfTheSpecAreThoseOfTheModel) {
+  v1::TfrecordData& tfrecord = Tfrecord(Write("a.tfrecord", kRecord));
+  EXPECT_EQ(Check(), "ok");
+  (*tfrecord.mutable_inputs())["mask"].mutable_fixed();
+  EXPECT_THAT(Check(), HasSubstr("data.tfrecord.inputs.mask: the model has no such input; it reads "
+                                 "input, target"));
+  tfrecord.mutable_inputs()->erase("mask");
+  tfrecord.mutable_inputs()->erase("target");
+  EXPECT_THAT(Check(), HasSubstr("data.tfrecord.inputs.target: required: how the model's target, "
+                                 "i32[-1], is filled"));
+  (*tfrecord.mutable_inputs())["target"].mutable_image();
+  EXPECT_THAT(Check(), HasSubstr("data.tfrecord.inputs.target: images are f32["));
+}
+
+TEST_F(DatasetCheckTest, LooksAtTheFirstRecord) {
+  v1::TfrecordData& tfrecord = Tfrecord(Write("a.tfrecord", ""));
+  EXPECT_EQ(Check(), "ok") << "a shard may be empty";
+  Write("a.tfrecord", kRecord.substr(0, 11));
+  EXPECT_THAT(Check(), HasSubstr("is no TFRecord file: it ends in the header"));
+  std::string damaged = kRecord;
+  damaged[1] = 1;
+  Write("a.tfrecord", damaged);
+  EXPECT_THAT(Check(), HasSubstr("DATA_INVALID data.tfrecord.path: "));
+  Write("a.tfrecord", "\x1f\x8b and more bytes");
+  EXPECT_THAT(Check(), HasSubstr(absl::StrCat("run: gunzip ", folder_, "/a.tfrecord")));
+  Write("a.tfrecord", "\x28\xb5\x2f\xfd and more bytes");
+  EXPECT_THAT(Check(), HasSubstr("run: unzstd "));
+  tfrecord.set_path(folder_ + "/none");
+  EXPECT_THAT(Check(), HasSubstr("DATA_NOT_FOUND data.tfrecord.path: "));
+  tfrecord.set_path(Write("b.tfrecord", kRecord));
+  tfrecord.set_eval_path(folder_ + "/a.tfrecord");
+  EXPECT_THAT(Check(), HasSubstr("data.tfrecord.eval_path: "));
+}
+
+TEST_F(DatasetCheckTest, FindsTheFilesOfFoldersAndPatterns) {
+  v1::TarData& tar = Tar(folder_ + "/train-{000..146}.tar");
+  EXPECT_THAT(Check(), HasSubstr("DATA_NOT_FOUND data.tar.path: "));
+  Write("train-000.tar", TarMember());
+  EXPECT_EQ(Check(), "ok");
+  for (const char* pattern : {"/*.tar", "/t?ain-*", "/{none,train-000}.tar", "/../*/train-000.*"}) {
+    tar.set_path(folder_ + pattern);
+    EXPECT_EQ(Check(), "ok") << pattern;
+  }
+  tar.set_path(folder_);
+  Write("README", "no tar");
+  EXPECT_EQ(Check(), "ok") << "other files may lie beside the samples";
+  tar.set_path(folder_ + "/*");
+  EXPECT_THAT(Check(), HasSubstr("README: is no tar file"));
+  tar.set_path(folder_ + "/empty");
+  fs::create_directory(folder_ + "/empty");
+  EXPECT_THAT(Check(), HasSubstr("DATA_TOO_SMALL data.tar.path: "));
+  tar.set_path("/dev/null");
+  EXPECT_THAT(Check(), HasSubstr("is no regular file"));
+}
+
+TEST_F(DatasetCheckTest, LooksAtArchivesAndTables) {
+  std::string tar = TarMember();
+  tar[0] = 'b';
+  Tar(Write("a.tar", tar));
+  EXPECT_THAT(Check(), HasSubstr("the checksum of its first header differs"));
+  Write("a.tar", std::string(1024, '\0'));
+  EXPECT_EQ(Check(), "ok") << "an archive without members";
+
+  v1::NpzData& npz = *data_.mutable_npz();
+  npz.set_path(Write("a.npz", "PK\x03\x04 and more"));
+  for (const char* name : {"input", "target"}) (*npz.mutable_inputs())[name] = "array";
+  EXPECT_EQ(Check(), "ok");
+  Write("a.npz", "\x93NUMPY");
+  EXPECT_THAT(Check(), HasSubstr("data.npz.path: "));
+
+  v1::CsvData& csv = *data_.mutable_csv();
+  csv.set_path(Write("a.csv", "1,2\n"));
+  (*csv.mutable_inputs())["input"].mutable_number();
+  auto& words = *(*csv.mutable_inputs())["target"].mutable_vocabulary();
+  words.set_path(folder_ + "/words");
+  EXPECT_THAT(Check(), HasSubstr("DATA_NOT_FOUND data.csv.inputs.target.vocabulary.path: "));
+  Write("words", "cat\n");
+  EXPECT_EQ(Check(), "ok");
+  Write("a.csv", absl::string_view("1\0", 2));
+  EXPECT_THAT(Check(), HasSubstr("data.csv.path: "));
+}
+
+TEST_F(DatasetCheckTest, ErrorsOfAMixtureNameThePart) {
+  v1::MixtureData& mixture = *data_.mutable_mixture();
+  mixture.add_parts()->mutable_data()->mutable_synthetic()->set_samples(70);
+  mixture.add_parts()->mutable_data()->mutable_images()->set_path(folder_ + "/none");
+  EXPECT_THAT(Check(), HasSubstr("DATA_NOT_FOUND data.mixture.parts[1].data.images.path: /"));
+  Write("cat/1.jpg", "");
+  mixture.mutable_parts(1)->mutable_data()->mutable_images()->set_path(folder_);
+  EXPECT_EQ(Check(), "ok");
+}
+
+}  // namespace
+}  // namespace muster::dataset_check_test

@@ -1,0 +1,28 @@
+// Looks at a few of the files that hold samples, so that a submission finds wrong paths and formats
+// without reading an index or all files.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "lib/data/file/data_file.h"
+
+namespace muster {
+
+// Each returns DATA_INVALID for `field` if the beginning of the file is of another format. An empty
+// file is of each format.
+absl::Status CheckTfrecordStart(const DataFile& file, absl::string_view field);
+absl::Status CheckTarStart(const DataFile& file, absl::string_view field);
+absl::Status CheckZipStart(const DataFile& file, absl::string_view field);
+absl::Status CheckTextStart(const DataFile& file, absl::string_view field);
+
+// Checks up to three of the files that `path` names: a file, a folder, or a pattern with *, ? and
+// braces. Each file of a pattern must pass `check`. One file of a folder must pass it, because
+// other files may lie beside the samples. Blocks. Returns OK for a pattern whose matches take too
+// long to find. Returns DATA_NOT_FOUND, DATA_INVALID, DATA_TOO_SMALL (an empty folder), or
+// PATH_NOT_ALLOWED.
+absl::Status CheckSampleFiles(const std::string& path, absl::string_view field,
+                              absl::Status (*check)(const DataFile&, absl::string_view));
+
+}  // namespace muster
