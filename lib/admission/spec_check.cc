@@ -15,8 +15,7 @@
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/folder.h"
 #include "lib/checkpoint/sound_checkpoints.h"
-#include "lib/data/dataset.h"
-#include "lib/data/source/open_dataset.h"
+#include "lib/data/source/dataset_check.h"
 #include "lib/graph/model/model.h"
 #include "lib/job/job_validation.h"
 #include "lib/limits/limits.h"
@@ -103,7 +102,7 @@ void CheckParameterGroups(const v1::TrainingSpec& training, const v1::Graph& gra
 }
 
 bool ReadsFiles(const v1::JobSpec& spec) {
-  return spec.data().has_text() || spec.data().has_idx() || spec.data().has_npy();
+  return !spec.data().has_linear() && !spec.data().has_synthetic();
 }
 
 void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, const SpecCheckContext& context,
@@ -116,16 +115,18 @@ void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, const SpecCheckC
         absl::StrCat("data: ", slot.status().message(), "; the workers alone will check the data"));
     return;
   }
-  auto dataset = OpenDataset(spec.data(), graph, context.data_bytes_max);
-  if (absl::IsResourceExhausted(dataset.status())) {
-    warnings.push_back(absl::StrCat(dataset.status().message(),
+  const auto samples = CheckDataset(spec.data(), graph, context.data_bytes_max);
+  if (absl::IsResourceExhausted(samples.status())) {
+    warnings.push_back(absl::StrCat(samples.status().message(),
                                     " while a job is submitted; the workers alone will check the "
                                     "data"));
-  } else if (!dataset.ok()) {
-    std::ranges::move(FaultsOf(dataset.status()), std::back_inserter(faults));
-  } else if ((*dataset)->samples() < spec.data().batch_size()) {
+  } else if (!samples.ok()) {
+    Faults found = FaultsOf(samples.status());
+    if (found.empty()) found.push_back({"data", std::string(samples.status().message())});
+    std::ranges::move(found, std::back_inserter(faults));
+  } else if (*samples && **samples < spec.data().batch_size()) {
     faults.push_back(
-        {"data.batch_size", absl::StrCat("must be at most the ", (*dataset)->samples(),
+        {"data.batch_size", absl::StrCat("must be at most the ", **samples,
                                          " training samples (is ", spec.data().batch_size(), ")")});
   }
 }
