@@ -89,23 +89,41 @@ def spec_error(faults: List[Fault], reason: str = "INVALID_SPEC") -> errors.Inva
     return errors.InvalidSpecError("\n".join(map(str, faults)), reason=reason, faults=faults)
 
 
+# The fields of each source that hold paths.
+_PATHS = {"text": ("path",), "idx": ("images", "labels", "eval_images", "eval_labels"), "npz": ("path",),
+          "images": ("path", "list", "eval_path", "eval_list"), "tfrecord": ("path", "eval_path"),
+          "tar": ("path", "eval_path"), "csv": ("path", "eval_path")}
+
+
+def _make_data_absolute(data: Any, folder: pathlib.Path) -> None:
+    source = data.WhichOneof("source")
+    named = [(getattr(data, source), field) for field in _PATHS.get(source, ())]
+    if source == "csv":
+        named += [(column.vocabulary, "path") for column in data.csv.inputs.values() if column.HasField("vocabulary")]
+    _make_absolute(named, folder)
+    if source == "npy":
+        for name, path in list(data.npy.inputs.items()):
+            data.npy.inputs[name] = os.path.normpath(folder / path)
+    if source == "mixture":
+        for part in data.mixture.parts:
+            _make_data_absolute(part.data, folder)
+
+
+def _make_absolute(named: List[Tuple[Any, str]], folder: pathlib.Path) -> None:
+    for message, field in named:
+        if getattr(message, field):
+            setattr(message, field, os.path.normpath(folder / getattr(message, field)))
+
+
 def make_paths_absolute(spec: Any, folder: pathlib.Path) -> None:
     """Makes relative paths of data, of the model's file and of a folder to resume from begin at `folder`."""
     named = [(spec.model.onnx, "path")] if spec.model.HasField("onnx") else []
     if spec.model.HasField("external"):
         named.append((spec.model.external, "path"))
-    if spec.data.HasField("text"):
-        named.append((spec.data.text, "path"))
-    if spec.data.HasField("idx"):
-        named += [(spec.data.idx, field) for field in ("images", "labels", "eval_images", "eval_labels")]
     if "/" in spec.checkpoint.resume_from and not spec.checkpoint.resume_from.startswith("jobs/"):
         named.append((spec.checkpoint, "resume_from"))
-    for message, field in named:
-        if getattr(message, field):
-            setattr(message, field, os.path.normpath(folder / getattr(message, field)))
-    if spec.data.HasField("npy"):
-        for name, path in list(spec.data.npy.inputs.items()):
-            spec.data.npy.inputs[name] = os.path.normpath(folder / path)
+    _make_absolute(named, folder)
+    _make_data_absolute(spec.data, folder)
 
 
 def _text_of(job: Union[str, "os.PathLike[str]"]) -> Tuple[str, str]:

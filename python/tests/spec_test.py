@@ -36,6 +36,15 @@ def without_defaults(whole, part):
     return {key: without_defaults(whole[key], part[key]) for key in part if key in whole}
 
 
+def below(folder, value):
+    """Returns a tree of paths with the folder before those that are relative."""
+    if isinstance(value, list):
+        return [below(folder, item) for item in value]
+    if isinstance(value, dict):
+        return {key: below(folder, item) for key, item in value.items()}
+    return value if value.startswith("/") else folder + value
+
+
 # Faulty files whose messages differ from the command line's: the YAML library words them, or a number has another form.
 OTHER_WORDS = ("02_not_yaml.yaml", "06_alias_bomb.yaml", "23_float_as_batch_size.yaml")
 
@@ -142,6 +151,15 @@ class DictTest(unittest.TestCase):
         self.assertEqual(dict(spec.data.npy.inputs), {"x": "/here/x.npy", "y": "/data/y.npy"})
         self.assertEqual(spec.model.onnx.path, "/here/m.onnx")
         self.assertEqual(spec.checkpoint.resume_from, "linear-1@7")
+
+    def test_relative_paths_of_every_source_begin_at_the_folder(self):
+        sources = [{"images": {"path": "a", "list": "b", "eval_path": "c", "eval_list": "d"}}, {"tar": {"path": "a-{0..9}.tar"}},
+                   {"tfrecord": {"path": "a*", "eval_path": "/b"}}, {"npz": {"path": "a"}}, {"npy": {"inputs": {"x": "a"}}},
+                   {"csv": {"path": "a", "inputs": {"x": {"vocabulary": {"path": "b"}}, "y": {"number": {}}}}}]
+        spec, _ = _spec.read({"data": {"mixture": {"parts": [{"data": data} for data in sources]}}}, {})
+        _spec.make_paths_absolute(spec, pathlib.Path("/here"))
+        made = json_format.MessageToDict(spec.data.mixture, preserving_proto_field_name=True)["parts"]
+        self.assertEqual([part["data"] for part in made], below("/here/", sources))
 
 
 if __name__ == "__main__":
