@@ -29,6 +29,13 @@ class Dataset {
   // Equal for equal data on any machine, of printable characters. "": the source has none.
   virtual std::string fingerprint() const { return ""; }
 
+  // The training samples of each part of a mixture, in the order of their numbers. Empty: there is
+  // one source.
+  virtual std::vector<int64_t> part_samples() const { return {}; }
+
+  // The bytes of a training sample in its files, on average. 0: as many as its rows have.
+  virtual int64_t mean_stored_bytes() const { return 0; }
+
   // Returns the value of each byte in the rows of graph input `input`, if they are stored and read
   // as one byte per element, as pixels are. Valid as long as the dataset exists. There is one table
   // for all elements, or one for each channel (dimension 1). Empty if rows are as the graph
@@ -50,5 +57,9 @@ class Dataset {
 
 // Returns the bytes of one sample of each graph input, as the dataset reads it.
 std::vector<int64_t> RowBytes(const Dataset& dataset, const v1::Graph& graph);
+
+// Returns what the order of samples depends on, and what must be equal on all workers. With block
+// shuffle a block has as many samples as the job says, otherwise as many as take 8 MiB.
+v1::DatasetFacts FactsOf(const Dataset& dataset, const v1::DataSpec& data, const v1::Graph& graph);
 
 }  // namespace muster

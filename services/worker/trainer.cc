@@ -433,11 +433,7 @@ double Trainer::CountEvaluationLabels() const {
 }
 
 v1::DatasetFacts Trainer::dataset() const {
-  v1::DatasetFacts facts;
-  facts.set_samples(dataset_->samples());
-  facts.set_evaluation_samples(dataset_->evaluation_samples());
-  facts.set_fingerprint(dataset_->fingerprint());
-  return facts;
+  return FactsOf(*dataset_, options_.plan->spec().data(), options_.plan->graph());
 }
 
 absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addresses) {
