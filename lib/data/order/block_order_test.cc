@@ -54,7 +54,7 @@ TEST(BlockOrderTest, AnEpochHasNoSampleTwice) {
   const auto pick = [&](int64_t least, int64_t most) {
     return std::uniform_int_distribution<int64_t>(least, most)(random);
   };
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 300; ++i) {
     const int64_t lanes = int64_t{1} << pick(0, 4);
     const int64_t batch_size = lanes * pick(1, 12);
     const int64_t samples = batch_size + pick(0, 700);

@@ -30,4 +30,9 @@ inline uint64_t RandomNumber(uint64_t seed, uint64_t stream, uint64_t index) {
   return uint64_t{words[0]} << 32 | words[1];
 }
 
+// Returns the seed of a part of a mixture.
+inline uint64_t SeedOfPart(uint64_t seed, int part) {
+  return RandomNumber(seed, StreamOf(RandomStream::kMixturePart, 0), part);
+}
+
 }  // namespace muster

@@ -128,8 +128,7 @@ absl::StatusOr<SampleOrder::MixtureOrder> SampleOrder::MixtureOrderOf(
       return OrderInvalid(absl::StrCat("data.mixture.parts[", part, "]"),
                           "has no training samples");
     }
-    order.parts.push_back(
-        {RandomNumber(data.seed(), StreamOf(RandomStream::kMixturePart, 0), part), first, samples});
+    order.parts.push_back({SeedOfPart(data.seed(), part), first, samples});
     first += samples;
   }
   return order;

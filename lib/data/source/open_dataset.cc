@@ -4,6 +4,7 @@
 #include "lib/data/source/csv_dataset.h"
 #include "lib/data/source/idx_dataset.h"
 #include "lib/data/source/linear_dataset.h"
+#include "lib/data/source/mixture_dataset.h"
 #include "lib/data/source/npy_dataset.h"
 #include "lib/data/source/npz_dataset.h"
 #include "lib/data/source/synthetic_dataset.h"
@@ -29,12 +30,15 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenDataset(const v1::DataSpec& s
       return OpenCsvDataset(spec, graph, {.held_bytes_max = held_bytes_max});
     case v1::DataSpec::kSynthetic:
       return OpenSyntheticDataset(spec, graph);
+    case v1::DataSpec::kMixture:
+      return OpenMixtureDataset(spec, graph, {.held_bytes_max = held_bytes_max});
     case v1::DataSpec::kExternal:
       return DataInvalid("data.external", "only the job's program can read it");
     default:
       break;
   }
-  return DataInvalid("data", "needs one of text, idx, linear, npy, npz, csv and synthetic");
+  return DataInvalid("data",
+                     "needs one of text, idx, linear, mixture, npy, npz, csv and synthetic");
 }
 
 }  // namespace muster

@@ -17,6 +17,7 @@ namespace muster {
 // - text: "input" and "target" i32[-1, T].
 // - idx: "input" f32[-1, channels, rows, columns] (or [-1, product]) and "target" i32[-1].
 // - linear: "input" and "target" f32[-1, 1].
+// - mixture: the inputs of its parts, which must be equal.
 // - npy, npz, csv and synthetic: any inputs.
 //
 // An error names the field at fault in its message ("data.text.path: /nope: no such file or
