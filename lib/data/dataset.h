@@ -51,6 +51,9 @@ class Dataset {
   // the storage. The rows are undefined after an error.
   virtual absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const = 0;
 
+  // Returns how many damaged training samples were replaced by others so far.
+  virtual int64_t substituted() const { return 0; }
+
   // Copies held-out samples [first, first + count). Fails as Read() does.
   virtual absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const = 0;
 };

@@ -17,6 +17,7 @@ enum class RandomStream : uint64_t {
   kBlockWindow = 17,
   kMixtureSlots = 18,
   kMixturePart = 19,
+  kSubstitute = 20,
 };
 
 // Returns the `stream` argument of kernels::RandomWords for `purpose` in `epoch` (< 2^56).
