@@ -156,7 +156,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenMixtureDataset(const v1::Data
     v1::DataSpec part = spec.mixture().parts(static_cast<int>(i)).data();
     if (part.has_mixture()) return DataInvalid(PartField(i), "must not be a mixture");
     part.set_seed(SeedOfPart(spec.seed(), static_cast<int>(i)));
-    auto opened = OpenDataset(part, graph, options.held_bytes_max / static_cast<int64_t>(count));
+    auto opened = OpenSource(part, graph, options.held_bytes_max / static_cast<int64_t>(count));
     if (!opened.ok()) return InPart(opened.status(), i);
     parts.push_back(*std::move(opened));
   }

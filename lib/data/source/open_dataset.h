@@ -12,8 +12,9 @@
 
 namespace muster {
 
-// Opens the data named by `spec`. Checks that it fits the graph's inputs, and that every id is in
-// the model's range (see InputUse). The kinds fill these inputs, and allow no others:
+// Opens the data named by `spec`, and replaces up to data.damaged_max damaged samples in each epoch
+// by others (see SubstituteDamaged). Checks that it fits the graph's inputs, and that every id is
+// in the model's range (see InputUse). The kinds fill these inputs, and allow no others:
 // - text: "input" and "target" i32[-1, T].
 // - idx: "input" f32[-1, channels, rows, columns] (or [-1, product]) and "target" i32[-1].
 // - linear: "input" and "target" f32[-1, 1].
@@ -28,5 +29,10 @@ namespace muster {
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenDataset(
     const v1::DataSpec& spec, const v1::Graph& graph,
     int64_t held_bytes_max = std::numeric_limits<int64_t>::max());
+
+// Opens the data as OpenDataset() does, and replaces no damaged samples.
+absl::StatusOr<std::unique_ptr<const Dataset>> OpenSource(const v1::DataSpec& spec,
+                                                          const v1::Graph& graph,
+                                                          int64_t held_bytes_max);
 
 }  // namespace muster
