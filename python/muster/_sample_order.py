@@ -1,4 +1,4 @@
-"""The order of samples: a pure function of (seed, batch, position). It is that of lib/data/sample_order.h."""
+"""The order of samples: a pure function of (seed, batch, position). It is the default one of lib/data/order/sample_order.h."""
 
 from __future__ import annotations
 

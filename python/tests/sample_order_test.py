@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests that the program's order of samples is that of lib/data/sample_order.h."""
+"""Tests that the program's order of samples is the default one of lib/data/order/sample_order.h."""
 
 import unittest
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from muster._sample_order import SampleOrder
 
-# Printed by SamplesOfStep() of lib/data/sample_order.cc: seed, samples, batch size, batch, first position, count, epoch, samples.
+# Printed by SampleOrder::Full() of lib/data/order/sample_order.cc: seed, samples, batch size, batch, first position, count, epoch, samples.
 OF_THE_ENGINE = (
     (7, 10, 10, 0, 0, 10, 0, [1, 4, 8, 2, 5, 6, 0, 9, 7, 3]),
     (7, 60000, 64, 1000, 30, 5, 1, [54085, 41733, 46286, 21153, 4177]),
