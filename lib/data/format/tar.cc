@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <tuple>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "lib/data/data_fault.h"
+#include "lib/data/format/compression.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -111,23 +110,6 @@ absl::Status TarReader::Damaged(absl::string_view message) const {
   return DataDamaged(field_, file_->path(), number_, header_, message);
 }
 
-absl::Status TarReader::CheckKind() {
-  ASSIGN_OR_RETURN(const absl::string_view block, ReadBlock());
-  for (const auto& [magic, name, suffix] :
-       {std::tuple(absl::string_view("\x1f\x8b"), "gzip", ".gz"),
-        std::tuple(absl::string_view("\x28\xb5\x2f\xfd"), "zstd", ".zst")}) {
-    if (!absl::StartsWith(block, magic)) continue;
-    const absl::string_view plain = absl::StripSuffix(file_->path(), suffix);
-    const std::string out =
-        plain.size() == file_->path().size() ? absl::StrCat(plain, ".tar") : std::string(plain);
-    return DataInvalid(field_, absl::StrCat(file_->path(), ": is compressed by ", name,
-                                            ", which has no access by position; run muster data "
-                                            "convert ",
-                                            file_->path(), " ", out));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<absl::string_view> TarReader::ReadBlock() {
   int64_t start = position_ - buffer_offset_;
   if (start < 0 || start + kTarBlockBytes > buffer_bytes_) {
@@ -141,6 +123,18 @@ absl::StatusOr<absl::string_view> TarReader::ReadBlock() {
   }
   return absl::string_view(reinterpret_cast<const char*>(buffer_.data()) + start,
                            std::min(kTarBlockBytes, buffer_bytes_ - start));
+}
+
+absl::StatusOr<std::string> TarReader::ReadBytes(const TarMember& member) const {
+  std::string bytes(member.bytes, '\0');
+  const int64_t start = member.offset - buffer_offset_;
+  if (start >= 0 && member.bytes <= buffer_bytes_ - start) {
+    std::memcpy(bytes.data(), buffer_.data() + start, member.bytes);
+    return bytes;
+  }
+  RETURN_IF_ERROR(file_->Read(
+      member.offset, absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size())));
+  return bytes;
 }
 
 absl::Status TarReader::CheckInside(int64_t bytes) const {
@@ -216,7 +210,7 @@ absl::string_view TarReader::NameOf(absl::string_view block) {
 }
 
 absl::StatusOr<std::optional<TarMember>> TarReader::Next() {
-  if (position_ == 0) RETURN_IF_ERROR(CheckKind());
+  if (position_ == 0) RETURN_IF_ERROR(CheckUncompressed(*file_, field_));
   while (true) {
     header_ = position_;
     ASSIGN_OR_RETURN(const absl::string_view block, ReadBlock());

@@ -46,8 +46,12 @@ class TarReader {
   // - DATA_TRUNCATED: the file ends in a member, or before the mark of the archive's end.
   absl::StatusOr<std::optional<TarMember>> Next();
 
+  // Returns the bytes of the member that Next() returned last. Reads no file if it is small and
+  // near its header. Requires: the caller accepts its size.
+  absl::StatusOr<std::string> ReadBytes(const TarMember& member) const;
+
  private:
-  // What extended headers say about the next member.
+  // The contents of extended headers, which describe the next member.
   struct Extension {
     std::optional<std::string> long_name;
     std::optional<std::string> path;
@@ -55,7 +59,6 @@ class TarReader {
     bool is_sparse = false;
   };
 
-  absl::Status CheckKind();
   // Returns the 512 bytes at position_, or fewer if the file ends.
   absl::StatusOr<absl::string_view> ReadBlock();
   // Reads the bytes of an extended header.
