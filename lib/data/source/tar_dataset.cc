@@ -1,0 +1,629 @@
+#include "lib/data/source/tar_dataset.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "glog/logging.h"
+#include "lib/data/data_fault.h"
+#include "lib/data/file/file_list.h"
+#include "lib/data/file/indexed_files.h"
+#include "lib/data/file/record_index.h"
+#include "lib/data/format/npy.h"
+#include "lib/data/format/tar.h"
+#include "lib/data/input_use.h"
+#include "lib/data/stage_times.h"
+#include "lib/status/status.h"
+#include "nlohmann/json.hpp"
+
+namespace muster {
+namespace {
+
+constexpr int64_t kIntegerBytesMax = 64;
+constexpr int64_t kJsonBytesMax = 16 << 20;
+// Stands in the index for a number that could not be read. Read() reads its member again, so that
+// the damage is found at the sample, as other damage is.
+constexpr int32_t kNoLabel = std::numeric_limits<int32_t>::min();
+
+// A graph input, and the members that fill it.
+struct TarColumn {
+  std::string field;  // "data.tar.inputs.target"
+  std::vector<std::string> extensions;
+  v1::TarInput::KindCase kind;
+  std::string json_field;
+  v1::DType dtype;
+  std::vector<int64_t> shape;  // of one row
+  InputUse use;
+  int label = -1;  // its number among the labels of the index
+  std::unique_ptr<const ImageRows> images;
+
+  int64_t elements() const {
+    int64_t elements = 1;
+    for (const int64_t size : shape) elements *= size;
+    return elements;
+  }
+  int64_t row_bytes() const { return elements() * (images != nullptr ? 1 : 4); }
+};
+
+// Returns why the column cannot hold the number, or "".
+std::string NumberFault(const TarColumn& column, int64_t number) {
+  if (column.dtype != v1::DTYPE_I32) return "";
+  if (column.use.Takes(number) && number >= std::numeric_limits<int32_t>::min() &&
+      number <= std::numeric_limits<int32_t>::max()) {
+    return "";
+  }
+  const std::string range = ToText(column.use);
+  return absl::StrCat(number, " is not in the model's range, ",
+                      range.empty() ? "that of int32" : range);
+}
+
+template <typename Number>
+absl::Status PutNumber(const TarColumn& column, Number number, int64_t element, std::byte* row) {
+  if (column.dtype == v1::DTYPE_I32) {
+    if constexpr (std::is_integral_v<Number>) {
+      const std::string fault = NumberFault(column, number);
+      if (!fault.empty()) return absl::InvalidArgumentError(fault);
+    }
+    const auto value = static_cast<int32_t>(number);
+    std::memcpy(row + element * sizeof(value), &value, sizeof(value));
+  } else {
+    const auto value = static_cast<float>(number);
+    std::memcpy(row + element * sizeof(value), &value, sizeof(value));
+  }
+  return absl::OkStatus();
+}
+
+std::optional<int64_t> IntegerOf(absl::string_view text) {
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(absl::StripAsciiWhitespace(text), &number)) return std::nullopt;
+  return number;
+}
+
+absl::Status PutInteger(const TarColumn& column, absl::string_view text, std::byte* row) {
+  const std::optional<int64_t> number = IntegerOf(text);
+  if (!number) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", absl::CHexEscape(text.substr(0, 40)), "' is no integer"));
+  }
+  return PutNumber(column, *number, 0, row);
+}
+
+template <typename Stored>
+absl::Status PutElements(const TarColumn& column, const std::byte* from, std::byte* row) {
+  for (int64_t i = 0; i < column.elements(); ++i) {
+    Stored number;
+    std::memcpy(&number, from + i * sizeof(Stored), sizeof(number));
+    RETURN_IF_ERROR(PutNumber(column, number, i, row));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PutArray(const TarColumn& column, absl::Span<const std::byte> bytes, std::byte* row) {
+  constexpr absl::string_view kPrefix = "npy: ";
+  const auto header = ReadNpyHeader(bytes, "the array", "npy");
+  if (!header.ok()) {
+    return absl::InvalidArgumentError(absl::StripPrefix(header.status().message(), kPrefix));
+  }
+  // A number may be stored without dimensions, or with one of 1.
+  const bool is_number = column.elements() == 1 && header->shape.size() <= 1 &&
+                         (header->shape.empty() || header->shape[0] == 1);
+  if (header->shape != column.shape && !is_number) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the array is [", absl::StrJoin(header->shape, ", "), "], the model's rows [",
+                     absl::StrJoin(column.shape, ", "), "]"));
+  }
+  if (column.dtype == v1::DTYPE_I32 && !IsInteger(header->type)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the array is ", NpyTypeName(header->type), ", but the model reads ids"));
+  }
+  const std::byte* from = bytes.data() + header->data_offset;
+  switch (header->type) {
+    case NpyType::kF32:
+      return PutElements<float>(column, from, row);
+    case NpyType::kF64:
+      return PutElements<double>(column, from, row);
+    case NpyType::kI32:
+      return PutElements<int32_t>(column, from, row);
+    case NpyType::kI64:
+      return PutElements<int64_t>(column, from, row);
+    case NpyType::kU8:
+      return PutElements<uint8_t>(column, from, row);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PutJsonNumber(const TarColumn& column, const nlohmann::json& number, int64_t element,
+                           std::byte* row) {
+  if (number.is_number_unsigned()) {
+    const uint64_t value = number.get<uint64_t>();
+    const uint64_t limit = std::numeric_limits<int64_t>::max();
+    return PutNumber(column, static_cast<int64_t>(std::min(value, limit)), element, row);
+  }
+  if (number.is_number_integer()) return PutNumber(column, number.get<int64_t>(), element, row);
+  if (!number.is_number_float() || column.dtype == v1::DTYPE_I32) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the field ", column.json_field, " has ", number.type_name(), " ",
+        number.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 40),
+        " where the model reads ", column.dtype == v1::DTYPE_I32 ? "an id" : "a number"));
+  }
+  return PutNumber(column, number.get<double>(), element, row);
+}
+
+absl::Status PutJson(const TarColumn& column, absl::string_view text, std::byte* row) {
+  if (std::ssize(text) > kJsonBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a JSON text of ", text.size(), " bytes; at most ", kJsonBytesMax, " are possible"));
+  }
+  const nlohmann::json whole = nlohmann::json::parse(text.begin(), text.end(), nullptr,
+                                                     /*allow_exceptions=*/false);
+  if (whole.is_discarded()) return absl::InvalidArgumentError("is no JSON text");
+  const nlohmann::json* value = &whole;
+  for (const absl::string_view name : absl::StrSplit(column.json_field, '.')) {
+    const auto found = value->find(std::string(name));
+    if (!value->is_object() || found == value->end()) {
+      return absl::InvalidArgumentError(absl::StrCat("has no field ", column.json_field));
+    }
+    value = &*found;
+  }
+  if (!value->is_array()) {
+    if (column.elements() == 1) return PutJsonNumber(column, *value, 0, row);
+    return absl::InvalidArgumentError(absl::StrCat("the field ", column.json_field,
+                                                   " is no list, the model's rows have ",
+                                                   column.elements(), " numbers"));
+  }
+  if (std::ssize(*value) != column.elements()) {
+    return absl::InvalidArgumentError(absl::StrCat("the field ", column.json_field, " has ",
+                                                   value->size(), " numbers, the model's rows ",
+                                                   column.elements()));
+  }
+  for (int64_t i = 0; i < column.elements(); ++i) {
+    RETURN_IF_ERROR(PutJsonNumber(column, (*value)[i], i, row));
+  }
+  return absl::OkStatus();
+}
+
+// Divides a member's name. Returns whether it belongs to a sample.
+bool Divide(absl::string_view name, absl::string_view& base, absl::string_view& key) {
+  const size_t slash = name.rfind('/');
+  const size_t start = slash == absl::string_view::npos ? 0 : slash + 1;
+  const size_t dot = name.find('.', start);
+  if (dot == absl::string_view::npos || dot == start) return false;
+  base = name.substr(0, dot);
+  key = name.substr(dot + 1);
+  return true;
+}
+
+// Collects the samples of archives into an index.
+class TarIndexer {
+ public:
+  TarIndexer(const std::vector<TarColumn>& columns, std::string key, int labels)
+      : columns_(columns),
+        builder_(std::move(key), static_cast<int>(columns.size()), labels),
+        runs_(columns.size()),
+        ranks_(columns.size()),
+        labels_(labels) {}
+
+  absl::Status AddFile(const ListedFile& listed, absl::string_view field) {
+    field_ = field;
+    ASSIGN_OR_RETURN(const auto file, DataFile::Open(listed.path, field));
+    builder_.AddFile(file->path(), file->bytes(), file->modified_ns());
+    path_ = &file->path();
+    TarReader reader(file, field);
+    while (true) {
+      ASSIGN_OR_RETURN(const std::optional<TarMember> member, reader.Next());
+      if (!member) break;
+      RETURN_IF_ERROR(AddMember(*member, reader));
+    }
+    return EndSample();
+  }
+
+  int64_t samples() const { return samples_; }
+  std::shared_ptr<const RecordIndex> Build() && { return std::move(builder_).Build(); }
+
+ private:
+  absl::Status Invalid(absl::string_view field, absl::string_view message) const {
+    return DataInvalid(field, absl::StrCat(*path_, ": sample '", absl::CHexEscape(base_),
+                                           "' at byte ", offset_, " ", message));
+  }
+
+  absl::Status AddMember(const TarMember& member, const TarReader& reader) {
+    absl::string_view base, key;
+    if (!Divide(member.name, base, key)) return absl::OkStatus();
+    if (!is_open_ || base != base_) {
+      RETURN_IF_ERROR(EndSample());
+      is_open_ = true;
+      base_.assign(base.data(), base.size());
+      offset_ = member.offset;
+      for (auto& run : runs_) run = {.offset = 0, .bytes = -1};
+    }
+    if (keys_.size() < kKeysInMessage) keys_.emplace_back(key);
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      const auto& known = columns_[i].extensions;
+      const auto found = std::find_if(
+          known.begin(), known.end(),
+          [&](const std::string& extension) { return absl::EqualsIgnoreCase(extension, key); });
+      if (found == known.end()) continue;
+      const int rank = static_cast<int>(found - known.begin());
+      if (runs_[i].bytes >= 0 && ranks_[i] == rank) {
+        return Invalid(columns_[i].field,
+                       absl::StrCat("has two members with the extension ", *found));
+      }
+      // The first of the extensions that the job names counts.
+      if (runs_[i].bytes >= 0 && ranks_[i] < rank) continue;
+      if (member.bytes > RecordIndex::kPlaceBytesMax) {
+        return Invalid(columns_[i].field,
+                       absl::StrCat("has a member of ", member.bytes, " bytes; at most ",
+                                    RecordIndex::kPlaceBytesMax, " are possible"));
+      }
+      runs_[i] = {.offset = member.offset, .bytes = static_cast<int32_t>(member.bytes)};
+      ranks_[i] = rank;
+      if (columns_[i].label < 0) continue;
+      ASSIGN_OR_RETURN(labels_[columns_[i].label], LabelOf(member, reader));
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::StatusOr<int32_t> LabelOf(const TarMember& member, const TarReader& reader) {
+    if (member.bytes > kIntegerBytesMax) return kNoLabel;
+    ASSIGN_OR_RETURN(const std::string text, reader.ReadBytes(member));
+    const int64_t number = IntegerOf(text).value_or(kNoLabel);
+    if (number != static_cast<int32_t>(number)) return kNoLabel;
+    return static_cast<int32_t>(number);
+  }
+
+  absl::Status EndSample() {
+    if (!is_open_) return absl::OkStatus();
+    is_open_ = false;
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      if (runs_[i].bytes >= 0) continue;
+      return Invalid(columns_[i].field,
+                     absl::StrCat("has no member with the extension ",
+                                  absl::StrJoin(columns_[i].extensions, " or "), "; it has ",
+                                  absl::CHexEscape(absl::StrJoin(keys_, ", "))));
+    }
+    keys_.clear();
+    builder_.Add(runs_, labels_);
+    ++samples_;
+    return absl::OkStatus();
+  }
+
+  static constexpr size_t kKeysInMessage = 8;
+
+  const std::vector<TarColumn>& columns_;
+  RecordIndex::Builder builder_;
+  absl::string_view field_;
+  const std::string* path_ = nullptr;
+  int64_t samples_ = 0;
+  // The sample that is being collected.
+  bool is_open_ = false;
+  std::string base_;
+  int64_t offset_ = 0;  // of the bytes of its first member
+  std::vector<std::string> keys_;
+  std::vector<RecordIndex::Builder::Run> runs_;
+  std::vector<int> ranks_;  // of the extension of each run, among those of its column
+  std::vector<int32_t> labels_;
+};
+
+// The samples of one path.
+class TarSamples {
+ public:
+  TarSamples(std::shared_ptr<const RecordIndex> index, std::string field)
+      : index_(index), files_(index, field), field_(std::move(field)) {
+    for (const IndexedFile& file : index->files()) {
+      first_.push_back(first_.empty() ? 0 : first_.back() + last_samples_);
+      last_samples_ = file.samples;
+    }
+  }
+
+  const RecordIndex& index() const { return *index_; }
+
+  // Fills the row of one column. `ref` is null for an evaluation.
+  absl::Status Fill(const TarColumn& column, int slot, int64_t sample, const SampleRef* ref,
+                    std::byte* row) const {
+    if (column.label >= 0) {
+      const int32_t label = index_->label(sample, column.label);
+      if (label != kNoLabel) return PutNumber(column, int64_t{label}, 0, row);
+    }
+    const RecordIndex::Place place = index_->at(sample, slot);
+    ASSIGN_OR_RETURN(const auto file, files_.Get(place.file));
+    thread_local std::vector<std::byte> bytes;
+    bytes.resize(place.bytes);
+    {
+      const StageScope scope(InputStage::kRead);
+      RETURN_IF_ERROR(file->Read(place.offset, absl::MakeSpan(bytes)));
+      CountReadBytes(place.bytes);
+    }
+    const absl::Status put = Put(column, bytes, ref, row);
+    if (!absl::IsInvalidArgument(put)) return put;
+    return DataDamaged(column.field, file->path(), sample - first_[place.file], place.offset,
+                       put.message());
+  }
+
+ private:
+  static absl::Status Put(const TarColumn& column, absl::Span<const std::byte> bytes,
+                          const SampleRef* ref, std::byte* row) {
+    const absl::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (column.images != nullptr) {
+      const auto to = absl::MakeSpan(reinterpret_cast<uint8_t*>(row), column.row_bytes());
+      return ref != nullptr ? column.images->Training(bytes, *ref, to)
+                            : column.images->Evaluation(bytes, to);
+    }
+    const StageScope scope(InputStage::kDecode);
+    if (column.kind == v1::TarInput::kArray) return PutArray(column, bytes, row);
+    if (column.kind == v1::TarInput::kJson) return PutJson(column, text, row);
+    return PutInteger(column, text, row);
+  }
+
+  const std::shared_ptr<const RecordIndex> index_;
+  const IndexedFiles files_;
+  const std::string field_;
+  std::vector<int64_t> first_;  // sample of each file
+  int64_t last_samples_ = 0;
+};
+
+class TarDataset : public Dataset {
+ public:
+  // The first `samples` of `training` are for training. The others are held out, unless there is
+  // `evaluation`.
+  TarDataset(std::vector<TarColumn> columns, std::shared_ptr<const RecordIndex> training,
+             int64_t samples, std::shared_ptr<const RecordIndex> evaluation)
+      : columns_(std::move(columns)),
+        training_(std::move(training), "data.tar.path"),
+        samples_(samples) {
+    if (evaluation != nullptr) evaluation_.emplace(std::move(evaluation), "data.tar.eval_path");
+  }
+
+  int64_t samples() const override { return samples_; }
+  int64_t evaluation_samples() const override {
+    return evaluation_ ? evaluation_->index().samples() : training_.index().samples() - samples_;
+  }
+
+  std::string fingerprint() const override {
+    const std::string held_out =
+        evaluation_ ? evaluation_->index().fingerprint() : absl::StrCat(evaluation_samples());
+    return absl::StrCat("tar:", training_.index().fingerprint(), ":", held_out);
+  }
+
+  absl::Span<const kernels::ByteValues> row_values(int input) const override {
+    const auto& images = columns_[input].images;
+    return images == nullptr ? absl::Span<const kernels::ByteValues>() : images->values();
+  }
+
+  absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
+    CheckSizes(samples.size(), rows);
+    for (size_t row = 0; row < samples.size(); ++row) {
+      const int64_t sample = samples[row].sample;
+      CHECK(0 <= sample && sample < samples_) << sample;
+      RETURN_IF_ERROR(FillRow(training_, sample, &samples[row], row, rows));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
+    CheckSizes(count, rows);
+    CHECK(0 <= first && 0 <= count && count <= evaluation_samples() - first)
+        << first << " + " << count << " of " << evaluation_samples();
+    const TarSamples& from = evaluation_ ? *evaluation_ : training_;
+    const int64_t start = (evaluation_ ? 0 : samples_) + first;
+    for (int64_t row = 0; row < count; ++row) {
+      RETURN_IF_ERROR(FillRow(from, start + row, nullptr, row, rows));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  void CheckSizes(size_t count, Rows rows) const {
+    CHECK_EQ(rows.size(), columns_.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      CHECK(rows[i].empty() || rows[i].size() == count * columns_[i].row_bytes());
+    }
+  }
+
+  absl::Status FillRow(const TarSamples& from, int64_t sample, const SampleRef* ref, size_t row,
+                       Rows rows) const {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].empty()) continue;
+      RETURN_IF_ERROR(from.Fill(columns_[i], static_cast<int>(i), sample, ref,
+                                rows[i].data() + row * columns_[i].row_bytes()));
+    }
+    return absl::OkStatus();
+  }
+
+  const std::vector<TarColumn> columns_;  // by graph input
+  const TarSamples training_;
+  const int64_t samples_;
+  std::optional<TarSamples> evaluation_;
+};
+
+absl::StatusOr<TarColumn> ColumnOf(const v1::DataSpec& spec, const v1::GraphInput& input,
+                                   const InputUse& use, const MakeImageRows& make_image_rows) {
+  TarColumn column{.field = absl::StrCat("data.tar.inputs.", input.name())};
+  const auto found = spec.tar().inputs().find(input.name());
+  if (found == spec.tar().inputs().end()) {
+    return DataInvalid(
+        column.field,
+        absl::StrCat("required: the extension of the members for the model's ", input.name()));
+  }
+  const v1::TarInput& tar = found->second;
+  for (const absl::string_view extension : absl::StrSplit(tar.extension(), ';')) {
+    const absl::string_view plain = absl::StripPrefix(absl::StripAsciiWhitespace(extension), ".");
+    if (!plain.empty()) column.extensions.emplace_back(plain);
+  }
+  if (column.extensions.empty()) return DataInvalid(column.field + ".extension", "required");
+  column.kind = tar.kind_case();
+  column.json_field = tar.json().field();
+  column.dtype = input.dtype();
+  column.shape.assign(input.shape().begin() + std::min(1, input.shape_size()), input.shape().end());
+  column.use = use;
+  const auto unfit = [&](absl::string_view what) {
+    return DataInvalid(column.field, absl::StrCat(what, ", but the model's ", input.name(), " is ",
+                                                  input.dtype() == v1::DTYPE_I32 ? "i32[" : "f32[",
+                                                  absl::StrJoin(input.shape(), ", "), "]"));
+  };
+  switch (column.kind) {
+    case v1::TarInput::kImage: {
+      if (column.dtype != v1::DTYPE_F32 || column.shape.size() != 3) {
+        return unfit("an image fills f32[-1, channels, height, width]");
+      }
+      ASSIGN_OR_RETURN(column.images, make_image_rows(spec.image(), spec.seed(), column.shape[0],
+                                                      column.shape[1], column.shape[2]));
+      return column;
+    }
+    case v1::TarInput::kInteger:
+      if (column.elements() != 1) return unfit("an integer fills one element");
+      return column;
+    case v1::TarInput::kJson:
+      if (column.json_field.empty()) return DataInvalid(column.field + ".json.field", "required");
+      return column;
+    case v1::TarInput::kArray:
+      return column;
+    case v1::TarInput::KIND_NOT_SET:
+      break;
+  }
+  return DataInvalid(column.field, "needs one of image, integer, array and json");
+}
+
+absl::StatusOr<std::vector<TarColumn>> ColumnsOf(const v1::DataSpec& spec, const v1::Graph& graph,
+                                                 const MakeImageRows& make_image_rows) {
+  for (const auto& [name, input] : spec.tar().inputs()) {
+    if (FindInput(graph, name) != nullptr) continue;
+    std::vector<std::string> known;
+    for (const v1::GraphInput& of_graph : graph.inputs()) known.push_back(of_graph.name());
+    return DataInvalid(
+        absl::StrCat("data.tar.inputs.", name),
+        absl::StrCat("the model has no such input; it reads ", absl::StrJoin(known, ", ")));
+  }
+  const std::vector<InputUse> uses = UsesOfInputs(graph);
+  std::vector<TarColumn> columns;
+  int labels = 0;
+  for (int i = 0; i < graph.inputs_size(); ++i) {
+    ASSIGN_OR_RETURN(TarColumn column, ColumnOf(spec, graph.inputs(i), uses[i], make_image_rows));
+    if (column.kind == v1::TarInput::kInteger) column.label = labels++;
+    columns.push_back(std::move(column));
+  }
+  if (columns.empty()) return DataInvalid("data.tar", "the model reads no data");
+  return columns;
+}
+
+int LabelsOf(const std::vector<TarColumn>& columns) {
+  int labels = 0;
+  for (const TarColumn& column : columns) labels += column.label >= 0;
+  return labels;
+}
+
+// Returns how the samples are found, for the index.
+std::string KeyOf(const std::vector<TarColumn>& columns) {
+  std::string key = "tar 1";
+  for (const TarColumn& column : columns) {
+    absl::StrAppend(&key, column.label >= 0 ? " integer " : " ",
+                    absl::StrJoin(column.extensions, ";"));
+  }
+  return key;
+}
+
+// Checks that the model accepts every number of the index.
+absl::Status CheckLabels(const RecordIndex& index, const std::vector<TarColumn>& columns) {
+  for (const TarColumn& column : columns) {
+    if (column.label < 0 || column.dtype != v1::DTYPE_I32) continue;
+    int64_t largest = -1;
+    for (int64_t i = 0; i < index.samples(); ++i) {
+      const int32_t label = index.label(i, column.label);
+      if (label == kNoLabel || column.use.Takes(label)) continue;
+      if (label < 0 || !column.use.is_bounded()) {
+        return DataInvalid(column.field,
+                           absl::StrCat("sample ", i, ": ", NumberFault(column, label)));
+      }
+      largest = std::max<int64_t>(largest, label);
+    }
+    if (largest < 0) continue;
+    return DataInvalid(
+        column.field,
+        absl::StrCat("numbers up to ", largest, " do not fit the model's ", column.use.limit,
+                     " classes: set model.zoo.args.classes to ", largest + 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const RecordIndex>> IndexOf(const std::string& path,
+                                                           absl::string_view field,
+                                                           const std::vector<TarColumn>& columns,
+                                                           const DataOptions& options) {
+  ASSIGN_OR_RETURN(const std::vector<ListedFile> listed,
+                   ListFiles(path, field, {.extension = ".tar"}));
+  const std::string key = KeyOf(columns);
+  std::shared_ptr<const RecordIndex> index;
+  if (!options.index_folder.empty()) {
+    std::vector<IndexedFile> files;
+    for (const ListedFile& file : listed) {
+      files.push_back({.path = file.path, .bytes = file.bytes, .modified_ns = file.modified_ns});
+    }
+    auto loaded = RecordIndex::Load(options.index_folder, key, files);
+    if (loaded.ok()) {
+      index = *std::move(loaded);
+    } else if (!absl::IsNotFound(loaded.status())) {
+      LOG(WARNING) << "builds the index of " << path << " again: " << loaded.status().message();
+    }
+  }
+  if (index == nullptr) {
+    const int labels = LabelsOf(columns);
+    const int64_t sample_bytes = 12 * std::ssize(columns) + 4 * labels;
+    TarIndexer indexer(columns, key, labels);
+    for (const ListedFile& file : listed) {
+      RETURN_IF_ERROR(indexer.AddFile(file, field));
+      if (indexer.samples() * sample_bytes > options.held_bytes_max) {
+        return DataTooLarge(field, path, options.held_bytes_max);
+      }
+    }
+    index = std::move(indexer).Build();
+    if (!options.index_folder.empty()) {
+      const absl::Status saved = index->Save(options.index_folder);
+      if (!saved.ok()) LOG(WARNING) << "cannot keep the index of " << path << ": " << saved;
+    }
+  }
+  RETURN_IF_ERROR(CheckLabels(*index, columns));
+  if (index->samples() > 0) return index;
+  return DataTooSmall(field, absl::StrCat(path, ": the archives hold no sample"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const Dataset>> OpenTarDataset(
+    const v1::DataSpec& spec, const v1::Graph& graph, const DataOptions& options,
+    const MakeImageRows& make_image_rows) {
+  const v1::TarData& tar = spec.tar();
+  if (!(tar.holdout() >= 0 && tar.holdout() <= 0.5)) {
+    return DataInvalid("data.tar.holdout",
+                       absl::StrCat("must be in [0, 0.5] (is ", tar.holdout(), ")"));
+  }
+  if (tar.holdout() > 0 && !tar.eval_path().empty()) {
+    return DataInvalid("data.tar.holdout", "cannot be given together with eval_path");
+  }
+  ASSIGN_OR_RETURN(std::vector<TarColumn> columns, ColumnsOf(spec, graph, make_image_rows));
+  ASSIGN_OR_RETURN(auto training, IndexOf(tar.path(), "data.tar.path", columns, options));
+  std::shared_ptr<const RecordIndex> evaluation;
+  if (!tar.eval_path().empty()) {
+    ASSIGN_OR_RETURN(evaluation, IndexOf(tar.eval_path(), "data.tar.eval_path", columns, options));
+  }
+  const int64_t all = training->samples();
+  const int64_t samples = all - std::llround(static_cast<double>(all) * tar.holdout());
+  if (samples < 1) {
+    return DataTooSmall("data.tar.holdout", absl::StrCat("leaves none of ", all, " to train on"));
+  }
+  return std::make_unique<TarDataset>(std::move(columns), std::move(training), samples,
+                                      std::move(evaluation));
+}
+
+}  // namespace muster
