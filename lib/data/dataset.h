@@ -36,6 +36,10 @@ class Dataset {
   // The bytes of a training sample in its files, on average. 0: as many as its rows have.
   virtual int64_t mean_stored_bytes() const { return 0; }
 
+  // Returns whether reading a sample takes much longer than copying it, as decoding an image does.
+  // Then threads share a batch sample by sample.
+  virtual bool is_slow() const { return false; }
+
   // Returns the value of each byte in the rows of graph input `input`, if they are stored and read
   // as one byte per element, as pixels are. Valid as long as the dataset exists. There is one table
   // for all elements, or one for each channel (dimension 1). Empty if rows are as the graph

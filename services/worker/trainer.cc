@@ -15,6 +15,7 @@
 #include "google/protobuf/util/message_differencer.h"
 #include "lib/codec/codec.h"
 #include "lib/collective/counted_communicator.h"
+#include "lib/concurrency/cpu_quota.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/data/input_use.h"
 #include "lib/data/order/sample_order.h"
@@ -39,6 +40,7 @@ namespace {
 using google::protobuf::util::MessageDifferencer;
 
 constexpr int kReaderThreadsMax = 4;
+constexpr int kReaderNice = 5;
 constexpr int kStepTrack = 99;  // of the trace; numbers below are devices, numbers above are chunks
 
 // Returns whether both plans have the same data set, with the same counts of targets.
@@ -454,6 +456,8 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
                        .first_step = plan.first_step(),
                        .left_out = {plan.left_out_batches().begin(), plan.left_out_batches().end()},
                        .threads = ReaderThreads(),
+                       .nice = ReaderNice(),
+                       .cancelled = &cancelled_,
                    }));
   RETURN_IF_ERROR(exchange_->Connect(total_steps, std::move(addresses)));
   if (!plan.evaluate_first() || !EvaluationIsDue(step_)) return absl::OkStatus();
@@ -475,10 +479,16 @@ SampleRange Trainer::HeldOut() const {
                 options_.plan->workers_size());
 }
 
-// A CPU device uses all cores itself, so one thread reads. Beside GPUs the cores are idle, and
-// several threads read for all GPUs.
+// A CPU device uses all cores itself, so one thread copies samples. Beside GPUs the cores are idle,
+// and several threads copy for all GPUs. Slow data get a thread for each core in both cases.
 int Trainer::ReaderThreads() const {
+  if (dataset_->is_slow()) return UsableCpus();
   return DeviceOfRows().is_cpu() ? 1 : std::min(options_.threads_per_device, kReaderThreadsMax);
+}
+
+// Threads that decode beside a CPU device must not take its cores while it has a batch to compute.
+int Trainer::ReaderNice() const {
+  return dataset_->is_slow() && DeviceOfRows().is_cpu() ? kReaderNice : 0;
 }
 
 // Returns a GPU if there is one: GPUs read its page-locked host memory fast, and CPUs can read any

@@ -140,6 +140,7 @@ class Trainer : public JobRunner {
   absl::Status MakeRing();
   ExchangeTuning TuningOfJob() const;
   int ReaderThreads() const;
+  int ReaderNice() const;
   Device& DeviceOfRows() const;
   absl::StatusOr<InputBatch> NextBatch();
   void StopDevices(const absl::Status& why);

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "lib/data/order/sample_order.h"
-#include "lib/log/log_scope.h"
+#include "lib/data/stage_times.h"
 #include "lib/plan/batch_order.h"
 #include "lib/status/status.h"
 
@@ -15,10 +15,19 @@ namespace muster {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-constexpr int64_t kCountedAtOnce = 1024;  // held-out samples read per pass
-// Size of the smallest part that has a thread of its own. Starting a thread takes about 20 us;
-// copying this many bytes takes about 200 us.
-constexpr int64_t kPartBytesMin = int64_t{2} << 20;
+constexpr int64_t kCountedAtOnce = 1024;  // samples whose targets are read per pass
+// Bytes of the rows that a thread reads at once. Copying them takes several times as long as
+// waking a thread.
+constexpr int64_t kRunBytes = int64_t{64} << 10;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t RowsOfRun(const Dataset& dataset, absl::Span<const int64_t> row_bytes) {
+  if (dataset.is_slow()) return 1;
+  int64_t bytes = 0;
+  for (const int64_t row : row_bytes) bytes += row;
+  return CeilDiv(kRunBytes, std::max<int64_t>(1, bytes));
+}
 
 bool MayNotCount(const InputUse& use) { return use.ignore_index.has_value(); }
 
@@ -57,153 +66,122 @@ absl::StatusOr<std::unique_ptr<InputPipeline>> InputPipeline::Create(Options opt
       options.device->Allocate(
           static_cast<size_t>(options.batches * BytesOfRows(options.samples, row_bytes)),
           absl::StrCat(options.batches, " batches of ", options.samples, " samples, read ahead,")));
-  std::vector<int64_t> target_bytes = row_bytes;  // 0 except for targets that may not count
-  const std::vector<InputUse> uses = UsesOfInputs(*options.graph);
-  for (size_t i = 0; i < uses.size(); ++i) {
-    if (!MayNotCount(uses[i])) target_bytes[i] = 0;
-  }
-  Device::Memory whole_memory(nullptr, nullptr);
-  const int64_t whole_bytes = BytesOfRows(options.order.batch_size(), target_bytes);
-  if (whole_bytes > 0 && options.samples < options.order.batch_size()) {
-    ASSIGN_OR_RETURN(whole_memory, options.device->Allocate(
-                                       static_cast<size_t>(whole_bytes),
-                                       absl::StrCat("targets of a batch of ",
-                                                    options.order.batch_size(), " samples")));
-  }
-  auto pipeline = absl::WrapUnique(new InputPipeline(std::move(options), std::move(memory)));
-  pipeline->Place(row_bytes, target_bytes, std::move(whole_memory));
-  pipeline->reader_ = std::jthread([p = pipeline.get(), fields = LogScope::Current()] {
-    const LogScope scope(fields);
-    p->Read();
-  });
-  return pipeline;
+  return absl::WrapUnique(new InputPipeline(std::move(options), std::move(memory)));
 }
 
 InputPipeline::InputPipeline(Options options, Device::Memory memory)
     : options_(std::move(options)),
       row_bytes_(RowBytes(*options_.dataset, *options_.graph)),
       uses_(UsesOfInputs(*options_.graph)),
+      counts_(std::ranges::any_of(uses_, MayNotCount)),
+      run_(RowsOfRun(*options_.dataset, row_bytes_)),
+      parts_(CeilDiv(options_.samples, run_)),
       memory_(std::move(memory)),
-      buffers_(options_.batches),
-      read_before_(options_.first_step),
-      used_before_(options_.first_step),
-      next_step_(options_.first_step) {
+      buffers_(PlaceBuffers()),
+      pool_(options_.threads, options_.nice),
+      ring_({.pool = &pool_,
+             .slots = options_.batches,
+             .first = options_.first_step,
+             .begin = [this](int64_t step) { return Begin(step); },
+             .read = [this](int64_t step, int64_t part) { return ReadPart(step, part); }}) {
   CHECK_GE(options_.batches, 2);
-  CHECK_GE(options_.threads, 1);
 }
 
-void InputPipeline::Place(absl::Span<const int64_t> row_bytes,
-                          absl::Span<const int64_t> target_bytes, Device::Memory whole_memory) {
-  const auto place = [](Buffer& buffer, std::byte* at, int64_t samples,
-                        absl::Span<const int64_t> bytes) {
-    buffer.rows = PlaceRows(at, samples, bytes);
-    buffer.contents.assign(buffer.rows.begin(), buffer.rows.end());
-  };
+std::vector<InputPipeline::Buffer> InputPipeline::PlaceBuffers() const {
+  std::vector<Buffer> buffers(options_.batches);
   std::byte* at = memory_.get();
-  for (Buffer& buffer : buffers_) {
-    place(buffer, at, options_.samples, row_bytes);
-    at += BytesOfRows(options_.samples, row_bytes);
-    if (std::ranges::any_of(uses_, MayNotCount)) buffer.counted_targets.resize(uses_.size());
+  for (Buffer& buffer : buffers) {
+    buffer.rows = PlaceRows(at, options_.samples, row_bytes_);
+    buffer.contents.assign(buffer.rows.begin(), buffer.rows.end());
+    if (counts_) buffer.counted_targets.resize(uses_.size());
+    at += BytesOfRows(options_.samples, row_bytes_);
   }
-  whole_memory_ = std::move(whole_memory);
-  if (whole_memory_ == nullptr) return;
-  place(whole_targets_, whole_memory_.get(), options_.order.batch_size(), target_bytes);
-}
-
-InputPipeline::~InputPipeline() {
-  absl::MutexLock lock(&mu_);
-  closed_ = true;
+  return buffers;
 }
 
 absl::StatusOr<InputBatch> InputPipeline::Next() {
-  absl::MutexLock lock(&mu_);
-  const int64_t step = next_step_;
-  used_before_ = step;
-  auto read = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return read_before_ > step || !failure_.ok();
-  };
-  mu_.Await(absl::Condition(&read));
-  if (read_before_ <= step) return failure_;
-  ++next_step_;
-  return BatchOf(step);
+  RETURN_IF_ERROR(ring_.Next());
+  return BatchOf(ring_.next() - 1);
 }
 
 std::optional<InputBatch> InputPipeline::Peek() const {
-  absl::MutexLock lock(&mu_);
-  if (read_before_ <= next_step_) return std::nullopt;
-  return BatchOf(next_step_);
+  if (!ring_.is_read()) return std::nullopt;
+  return BatchOf(ring_.next());
 }
 
+// No thread changes the counts of a batch that is read.
 InputBatch InputPipeline::BatchOf(int64_t step) const {
-  const Buffer& buffer = buffers_[BufferOf(step)];
+  const Buffer& buffer = buffers_[step % buffers_.size()];
   return {step, buffer.contents, buffer.counted_targets};
 }
 
-void InputPipeline::Read() {
-  for (int64_t step = options_.first_step;; ++step) {
-    {
-      absl::MutexLock lock(&mu_);
-      auto room = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-        return closed_ || step < used_before_ + options_.batches;
-      };
-      mu_.Await(absl::Condition(&room));
-      if (closed_) return;
-    }
-    const absl::Status read =
-        ReadBatch(BatchOfStep(step, options_.left_out), buffers_[BufferOf(step)]);
-    absl::MutexLock lock(&mu_);
-    if (!read.ok()) {
-      failure_ = read;
-      return;
-    }
-    read_before_ = step + 1;
-  }
+int64_t InputPipeline::Begin(int64_t step) {
+  absl::MutexLock lock(&mu_);
+  std::ranges::fill(BufferOf(step).counted_targets, 0);
+  const int64_t others = counts_ ? options_.order.batch_size() - options_.samples : 0;
+  return parts_ + CeilDiv(others, kCountedAtOnce);
 }
 
-absl::Status InputPipeline::ReadBatch(int64_t batch, Buffer& buffer) {
-  const std::vector<SampleRef> share =
-      options_.order.SamplesOfStep(batch, options_.first_position, options_.samples);
-  const int64_t bytes = BytesOfRows(options_.samples, row_bytes_);
-  const int64_t parts = std::clamp<int64_t>(bytes / kPartBytesMin, 1,
-                                            std::min<int64_t>(options_.threads, options_.samples));
-  const auto first = [&](int64_t part) { return part * options_.samples / parts; };
-  std::vector<absl::Status> read(parts);
-  {
-    std::vector<std::jthread> others;  // joined at the end of this block, so the batch is complete
-    for (int64_t part = 1; part < parts; ++part) {
-      others.emplace_back([&, part] {
-        read[part] =
-            ReadPart(absl::MakeSpan(share).subspan(first(part), first(part + 1) - first(part)),
-                     first(part), buffer);
-      });
-    }
-    read[0] = ReadPart(absl::MakeSpan(share).first(first(1)), 0, buffer);
+absl::Status InputPipeline::ReadPart(int64_t step, int64_t part) {
+  if (options_.cancelled != nullptr && *options_.cancelled) {
+    return absl::CancelledError("the job was released");
   }
-  for (const absl::Status& status : read) RETURN_IF_ERROR(status);
-  return buffer.counted_targets.empty() ? absl::OkStatus() : CountTargetsOf(batch, buffer);
+  const int64_t batch = BatchOfStep(step, options_.left_out);
+  Buffer& buffer = BufferOf(step);
+  if (part < parts_) {
+    const int64_t first = part * run_;
+    return ReadRows(batch, first, std::min(run_, options_.samples - first), buffer);
+  }
+  const int64_t first = (part - parts_) * kCountedAtOnce;
+  const int64_t others = options_.order.batch_size() - options_.samples;
+  return CountOthers(batch, first, std::min(kCountedAtOnce, others - first), buffer);
 }
 
-absl::Status InputPipeline::ReadPart(absl::Span<const SampleRef> samples, int64_t first,
-                                     const Buffer& buffer) const {
-  const auto count = static_cast<int64_t>(samples.size());
+absl::Status InputPipeline::ReadRows(int64_t batch, int64_t first, int64_t count, Buffer& buffer) {
+  const std::vector<SampleRef> samples =
+      options_.order.SamplesOfStep(batch, options_.first_position + first, count);
   std::vector<absl::Span<std::byte>> rows;
   for (size_t i = 0; i < buffer.rows.size(); ++i) {
     rows.push_back(buffer.rows[i].subspan(first * row_bytes_[i], count * row_bytes_[i]));
   }
-  return options_.dataset->Read(samples, rows);
+  RETURN_IF_ERROR(options_.dataset->Read(samples, rows));
+  CountReadSamples(count);
+  if (!counts_) return absl::OkStatus();
+  std::vector<int64_t> counted(uses_.size());
+  AddCounted(uses_, std::vector<absl::Span<const std::byte>>(rows.begin(), rows.end()), counted);
+  AddTo(buffer, counted);
+  return absl::OkStatus();
 }
 
-absl::Status InputPipeline::CountTargetsOf(int64_t batch, Buffer& buffer) {
-  std::ranges::fill(buffer.counted_targets, 0);
-  if (options_.samples == options_.order.batch_size()) {
-    AddCounted(uses_, buffer.contents, buffer.counted_targets);
-    return absl::OkStatus();
+// Counts the targets at `count` positions of the other shares, which have the numbers from 0 on.
+absl::Status InputPipeline::CountOthers(int64_t batch, int64_t first, int64_t count,
+                                        Buffer& buffer) {
+  const auto samples_at = [&](int64_t position, int64_t positions) {
+    return options_.order.SamplesOfStep(batch, position, positions);
+  };
+  const int64_t before = std::clamp<int64_t>(options_.first_position - first, 0, count);
+  std::vector<SampleRef> samples = samples_at(first, before);
+  const std::vector<SampleRef> behind =
+      samples_at(first + before + options_.samples, count - before);
+  samples.insert(samples.end(), behind.begin(), behind.end());
+
+  std::vector<std::vector<std::byte>> memory(uses_.size());
+  std::vector<absl::Span<std::byte>> rows(uses_.size());
+  for (size_t i = 0; i < uses_.size(); ++i) {
+    if (!MayNotCount(uses_[i])) continue;
+    memory[i].resize(count * row_bytes_[i]);
+    rows[i] = absl::MakeSpan(memory[i]);
   }
-  const std::vector<SampleRef> whole =
-      options_.order.SamplesOfStep(batch, 0, options_.order.batch_size());
-  RETURN_IF_ERROR(options_.dataset->Read(whole, whole_targets_.rows));
-  AddCounted(uses_, whole_targets_.contents, buffer.counted_targets);
+  RETURN_IF_ERROR(options_.dataset->Read(samples, rows));
+  std::vector<int64_t> counted(uses_.size());
+  AddCounted(uses_, std::vector<absl::Span<const std::byte>>(rows.begin(), rows.end()), counted);
+  AddTo(buffer, counted);
   return absl::OkStatus();
+}
+
+void InputPipeline::AddTo(Buffer& buffer, absl::Span<const int64_t> counted) {
+  absl::MutexLock lock(&mu_);
+  for (size_t i = 0; i < counted.size(); ++i) buffer.counted_targets[i] += counted[i];
 }
 
 absl::StatusOr<std::vector<int64_t>> CountEvaluationTargets(const Dataset& dataset,

@@ -1,11 +1,11 @@
 // Reads batches before the training steps need them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -16,6 +16,8 @@
 #include "lib/data/dataset.h"
 #include "lib/data/input_use.h"
 #include "lib/data/order/sample_order.h"
+#include "lib/data/pipeline/batch_ring.h"
+#include "lib/data/pipeline/decode_pool.h"
 #include "lib/engine/device.h"
 #include "lib/limits/limits.h"
 #include "proto/muster/v1/graph.pb.h"
@@ -40,9 +42,10 @@ int64_t BytesOfRows(int64_t samples, absl::Span<const int64_t> row_bytes);
 std::vector<absl::Span<std::byte>> PlaceRows(std::byte* memory, int64_t samples,
                                              absl::Span<const int64_t> row_bytes);
 
-// Reads one worker's share of every batch from first_step on, in order, on its own thread. Several
-// threads read the parts of a large batch. The buffers are allocated once. If a loss ignores some
-// targets, the pipeline reads the targets of the whole batch to count them.
+// Reads one worker's share of every batch from first_step on, in order, on threads of its own. They
+// share a batch in runs of rows, or sample by sample if the dataset is slow. The buffers are
+// allocated once. If a loss ignores some targets, the pipeline also counts the targets of the other
+// shares.
 // Thread-compatible, except Peek().
 class InputPipeline {
  public:
@@ -57,58 +60,56 @@ class InputPipeline {
     int64_t first_step = 0;
     std::vector<int64_t> left_out = {};         // batches to skip, see BatchOfStep()
     int batches = limits::kPrefetchBatchesMax;  // buffers, including the one in use; >= 2
-    int threads = 1;                            // for reading a large batch; >= 1
+    int threads = 1;                            // that read; >= 1
+    int nice = 0;                               // of these threads, see DecodePool
+    // Once true, reading fails with CANCELLED as soon as possible. Outlives the pipeline. Null:
+    // never.
+    const std::atomic<bool>* cancelled = nullptr;
   };
   // Starts reading. Fails as Device::Allocate does.
   static absl::StatusOr<std::unique_ptr<InputPipeline>> Create(Options options);
-  ~InputPipeline();
 
   const SampleOrder& order() const { return options_.order; }
 
   // Returns the next step's batch. It is valid until the next call.
   // Blocks until the batch is read. Returns the error of Dataset::Read() if it failed; then all
   // later calls return it again.
-  absl::StatusOr<InputBatch> Next() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<InputBatch> Next();
 
   // Returns the batch that the next call of Next() will return, or nothing if it is not read yet,
   // or if reading it failed. The result is valid until Next() was called twice. Any number of
   // threads may call this.
-  std::optional<InputBatch> Peek() const ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<InputBatch> Peek() const;
 
  private:
   struct Buffer {
     std::vector<absl::Span<std::byte>> rows;            // by graph input, writable
     std::vector<absl::Span<const std::byte>> contents;  // the same memory, read-only
-    std::vector<int64_t> counted_targets;
+    std::vector<int64_t> counted_targets;               // while it is read, guarded by mu_
   };
 
   InputPipeline(Options options, Device::Memory memory);
-  void Place(absl::Span<const int64_t> row_bytes, absl::Span<const int64_t> target_bytes,
-             Device::Memory whole_memory);
+  std::vector<Buffer> PlaceBuffers() const;
 
-  void Read() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status ReadBatch(int64_t batch, Buffer& buffer);
-  absl::Status ReadPart(absl::Span<const SampleRef> samples, int64_t first,
-                        const Buffer& buffer) const;
-  absl::Status CountTargetsOf(int64_t batch, Buffer& buffer);
-  size_t BufferOf(int64_t step) const { return step % buffers_.size(); }
+  int64_t Begin(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status ReadPart(int64_t step, int64_t part);
+  absl::Status ReadRows(int64_t batch, int64_t first, int64_t count, Buffer& buffer);
+  absl::Status CountOthers(int64_t batch, int64_t first, int64_t count, Buffer& buffer);
+  void AddTo(Buffer& buffer, absl::Span<const int64_t> counted) ABSL_LOCKS_EXCLUDED(mu_);
+  Buffer& BufferOf(int64_t step) { return buffers_[step % buffers_.size()]; }
   InputBatch BatchOf(int64_t step) const;
 
   const Options options_;
-  const std::vector<int64_t> row_bytes_;                            // by graph input
-  const std::vector<InputUse> uses_;                                // by graph input
-  const Device::Memory memory_;                                     // of the buffers
-  std::vector<Buffer> buffers_;                                     // step s uses buffer s mod size
-  Device::Memory whole_memory_ = Device::Memory(nullptr, nullptr);  // of whole_targets_
-  Buffer whole_targets_;  // targets of the whole batch, if some may not count; used by the reader
+  const std::vector<int64_t> row_bytes_;  // by graph input
+  const std::vector<InputUse> uses_;      // by graph input
+  const bool counts_;                     // whether some targets may not count
+  const int64_t run_;                     // rows of a part
+  const int64_t parts_;                   // that read the rows of a batch
+  const Device::Memory memory_;           // of the buffers
+  std::vector<Buffer> buffers_;           // step s uses buffer s mod size
   mutable absl::Mutex mu_;
-  int64_t read_before_
-      ABSL_GUARDED_BY(mu_);  // batches of steps before this one are in their buffers
-  int64_t used_before_ ABSL_GUARDED_BY(mu_);   // buffers of steps before this one are free
-  absl::Status failure_ ABSL_GUARDED_BY(mu_);  // of the step read_before_
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t next_step_ ABSL_GUARDED_BY(mu_);
-  std::jthread reader_;  // last, because it uses all of the above
+  DecodePool pool_;
+  BatchRing ring_;  // last, because its parts use all of the above
 };
 
 // Returns the number of targets of all held-out samples that count, indexed by graph input. Empty

@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 #include "lib/data/data_fault.h"
 #include "lib/data/order/sample_order.h"
@@ -262,6 +263,59 @@ TEST(InputPipelineTest, AFailedReadIsTheErrorOfItsStepAndOfAllLaterCalls) {
     EXPECT_EQ(ReasonOf(failed.status()), "DATA_DAMAGED") << failed.status();
     EXPECT_FALSE(pipeline->Peek().has_value());
   }
+}
+
+// The first sample of step 0 waits until a sample of step 1 begins.
+class Slow : public NumberedSamples {
+ public:
+  explicit Slow(int64_t first) : first_(first) {}
+  bool is_slow() const override { return true; }
+  absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
+    EXPECT_EQ(samples.size(), 1);
+    const int64_t read = ++begun_;
+    if (samples[0].sample == first_ && samples[0].epoch == 0) third_began_.WaitForNotification();
+    if (read == 3) third_began_.Notify();
+    return NumberedSamples::Read(samples, rows);
+  }
+
+ private:
+  const int64_t first_;
+  mutable std::atomic<int64_t> begun_ = 0;
+  mutable absl::Notification third_began_;
+};
+
+TEST(InputPipelineTest, ThreadsReadSlowSamplesOneByOneAcrossBatches) {
+  const v1::Graph graph = GraphOfNumbers();
+  const Slow dataset(SamplesOfStep(7, 10, 2, 0, 0, 1)[0].sample);
+  const auto pipeline = Pipeline({.dataset = &dataset,
+                                  .graph = &graph,
+                                  .seed = 7,
+                                  .batch_size = 2,
+                                  .samples = 2,
+                                  .batches = 2,
+                                  .threads = 2});
+  for (int64_t step = 0; step < 20; ++step) {
+    const InputBatch batch = pipeline->Next().value();
+    const std::vector<SampleRef> expected = SamplesOfStep(7, 10, 2, step, 0, 2);
+    for (int i = 0; i < 2; ++i) {
+      int64_t sample;
+      std::memcpy(&sample, batch.rows[0].data() + 16 * i, sizeof(sample));
+      EXPECT_EQ(sample, expected[i].sample) << step;
+    }
+  }
+}
+
+TEST(InputPipelineTest, ACancelledPipelineReadsNoMore) {
+  const v1::Graph graph = GraphOfNumbers();
+  const NumberedSamples dataset;
+  const std::atomic<bool> cancelled = true;
+  const auto pipeline = Pipeline({.dataset = &dataset,
+                                  .graph = &graph,
+                                  .batch_size = 4,
+                                  .samples = 4,
+                                  .cancelled = &cancelled});
+  EXPECT_TRUE(absl::IsCancelled(pipeline->Next().status()));
+  EXPECT_EQ(dataset.batches_read, 0);
 }
 
 struct SampleRangeOfTest {
