@@ -25,18 +25,27 @@ int64_t NumberOf(const std::string& path, const std::string& name, int64_t absen
   return absent;
 }
 
-int64_t MachineBytes(const std::string& root) {
+// Returns a number of /proc/meminfo in bytes. The fallback is the machine's memory.
+int64_t MachineBytes(const std::string& root, const std::string& name) {
   const int64_t physical = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  const int64_t kilobytes = NumberOf(root + "/proc/meminfo", "MemAvailable:", -1);
+  const int64_t kilobytes = NumberOf(root + "/proc/meminfo", name, -1);
   return kilobytes < 0 ? physical : kilobytes * 1024;
+}
+
+// Returns the limit of this group, if it has one.
+int64_t LimitOf(const CgroupFolder& group) {
+  int64_t limit = 0;
+  std::ifstream file(group.path + (group.version == 2 ? "/memory.max" : "/memory.limit_in_bytes"));
+  return file >> limit ? limit : std::numeric_limits<int64_t>::max();
 }
 
 // Returns the bytes that this group has left. Page cache that can be dropped counts as left.
 int64_t LeftIn(const CgroupFolder& group) {
   const bool second = group.version == 2;
   const std::string file = group.path + "/memory.";
-  int64_t limit = 0, used = 0;
-  if (!(std::ifstream(file + (second ? "max" : "limit_in_bytes")) >> limit) ||
+  const int64_t limit = LimitOf(group);
+  int64_t used = 0;
+  if (limit == std::numeric_limits<int64_t>::max() ||
       !(std::ifstream(file + (second ? "current" : "usage_in_bytes")) >> used)) {
     return std::numeric_limits<int64_t>::max();  // "max", or no such group
   }
@@ -52,9 +61,17 @@ int64_t LeftIn(const CgroupFolder& group) {
 }  // namespace
 
 int64_t AvailableHostBytes(const std::string& root) {
-  int64_t bytes = MachineBytes(root);
+  int64_t bytes = MachineBytes(root, "MemAvailable:");
   for (const CgroupFolder& group : CgroupFolders("memory", root)) {
     bytes = std::min(bytes, LeftIn(group));
+  }
+  return bytes;
+}
+
+int64_t HostBytesLimit(const std::string& root) {
+  int64_t bytes = MachineBytes(root, "MemTotal:");
+  for (const CgroupFolder& group : CgroupFolders("memory", root)) {
+    bytes = std::min(bytes, LimitOf(group));
   }
   return bytes;
 }

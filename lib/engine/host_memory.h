@@ -15,6 +15,10 @@ namespace muster {
 // system.
 int64_t AvailableHostBytes(const std::string& root = "");
 
+// Returns the memory that this process may have in total, in bytes: the smallest limit of its
+// cgroups, or the machine's memory. `root` is as above. Reads the file system.
+int64_t HostBytesLimit(const std::string& root = "");
+
 // Returns RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED": "`what` need 3.0 GiB of `kind`, ...".
 absl::Status MemoryExhausted(absl::string_view what, int64_t bytes, absl::string_view kind,
                              int64_t available_bytes);

@@ -67,6 +67,15 @@ TEST_F(HostMemoryTest, Version1HasOtherNames) {
   EXPECT_EQ(AvailableHostBytes(root_), 450);
 }
 
+TEST_F(HostMemoryTest, TheLimitIsThatOfTheTightestGroupOrTheMachine) {
+  Write("/proc/meminfo", "MemTotal:  900 kB\nMemAvailable:  400 kB\n");
+  EXPECT_EQ(HostBytesLimit(root_), 900 * 1024);
+  Write("/proc/self/cgroup", "0::/pods/pod\n");
+  Write("/sys/fs/cgroup/pods/memory.max", "9000\n");
+  Write("/sys/fs/cgroup/pods/pod/memory.max", "max\n");
+  EXPECT_EQ(HostBytesLimit(root_), 9000);
+}
+
 TEST_F(HostMemoryTest, ThisMachineHasMemoryLeft) { EXPECT_GT(AvailableHostBytes(), 1 << 20); }
 
 }  // namespace
