@@ -10,6 +10,8 @@
 #include "lib/collective/counted_communicator.h"
 #include "lib/concurrency/short_slices.h"
 #include "lib/concurrency/steady_wait.h"
+#include "lib/data/pipeline/evaluation_stream.h"
+#include "lib/data/pipeline/row_layout.h"
 #include "lib/engine/backends/backends.h"
 #include "lib/status/status.h"
 
@@ -81,6 +83,11 @@ Executor& DeviceLane::TrainerOf(int part) {
   return count < samples_at_once() ? *rest_trainer_ : *trainer_;
 }
 
+int64_t DeviceLane::evaluation_bytes() const {
+  const int64_t at_once = std::min(samples_at_once(), options_.evaluation.count);
+  return EvaluationStream::kBatches * BytesOfRows(at_once, row_bytes_);
+}
+
 absl::Status DeviceLane::Build(absl::Span<float* const> parameters,
                                const std::vector<bool>& narrow_parameters) {
   const auto make = [&](const v1::Graph& graph, int64_t samples,
@@ -93,8 +100,9 @@ absl::Status DeviceLane::Build(absl::Span<float* const> parameters,
   if (options_.evaluation.count > 0) {
     const int64_t at_once = std::min(samples, options_.evaluation.count);
     ASSIGN_OR_RETURN(evaluation_rows_,
-                     device_->Allocate(static_cast<size_t>(BytesOfRows(at_once, row_bytes_)),
-                                       absl::StrCat("held-out rows of ", at_once, " samples")));
+                     device_->Allocate(static_cast<size_t>(evaluation_bytes()),
+                                       absl::StrCat(EvaluationStream::kBatches, " batches of ",
+                                                    at_once, " held-out samples")));
   }
   ASSIGN_OR_RETURN(trainer_, make(graphs.training, samples, gradients));
   if (options_.samples.count % micro_batches() != 0) {
@@ -247,21 +255,28 @@ absl::Status DeviceLane::SliceReduced(int bucket) {
 }
 
 absl::StatusOr<DeviceLane::EvaluationSums> DeviceLane::Evaluate(
-    absl::Span<const int64_t> counted_targets, const std::atomic<bool>& cancelled) {
+    absl::Span<const int64_t> counted_targets, DecodePool& readers,
+    const std::atomic<bool>& cancelled) {
   const v1::Graph& graph = options_.graphs->inference;
   const int64_t at_once = samples_at_once();
   EvaluationSums sums;
+  if (options_.evaluation.count == 0) return sums;
+  EvaluationStream stream({.dataset = options_.dataset,
+                           .pool = &readers,
+                           .cancelled = &cancelled,
+                           .memory = evaluation_rows_.get(),
+                           .row_bytes = row_bytes_,
+                           .first = options_.evaluation.first,
+                           .count = options_.evaluation.count,
+                           .at_once = std::min(at_once, options_.evaluation.count)});
   for (int64_t done = 0; done < options_.evaluation.count;) {
     if (cancelled) return absl::CancelledError("the job was released");
     const int64_t count = std::min(at_once, options_.evaluation.count - done);
     Executor& evaluator = count == at_once ? *evaluator_ : *rest_evaluator_;
-    const auto rows = PlaceRows(evaluation_rows_.get(), count, row_bytes_);
-    const int64_t first = options_.evaluation.first + done;
-    RETURN_IF_ERROR(options_.dataset->ReadEvaluation(first, count, rows));
-    RETURN_IF_ERROR(
-        evaluator.TakeRows(std::vector<absl::Span<const std::byte>>(rows.begin(), rows.end())));
+    ASSIGN_OR_RETURN(const auto rows, stream.Next());
+    RETURN_IF_ERROR(evaluator.TakeRows(rows));
     RETURN_IF_ERROR(evaluator.Run({.batch = options_.dataset->evaluation_samples(),
-                                   .first_position = first,
+                                   .first_position = options_.evaluation.first + done,
                                    .counted_targets = counted_targets},
                                   /*flow=*/nullptr));
     ASSIGN_OR_RETURN(const absl::Span<const float> loss, evaluator.output(graph.loss()));

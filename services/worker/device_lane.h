@@ -17,6 +17,7 @@
 #include "lib/collective/gradient_reduction.h"
 #include "lib/collective/nccl_communicator.h"
 #include "lib/data/dataset.h"
+#include "lib/data/pipeline/decode_pool.h"
 #include "lib/data/pipeline/input_pipeline.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
@@ -65,6 +66,8 @@ class DeviceLane : private ParameterFlow {
   Device& device() { return *device_; }
   int64_t samples() const { return options_.samples.count; }
   int64_t evaluation_samples() const { return options_.evaluation.count; }
+  // Returns the bytes of the held-out samples that the lane reads ahead.
+  int64_t evaluation_bytes() const;
 
   // Allocates the gradients. Call it once, before Build(). Fails as TensorSlab::Create does.
   absl::Status Allocate(const GradientLayout& layout);
@@ -110,9 +113,11 @@ class DeviceLane : private ParameterFlow {
     double correct = 0;     // correctly predicted targets
   };
   // Evaluates the lane's held-out samples with the present parameters. `counted_targets` counts the
-  // targets of all held-out samples, see InputBatch. Returns CANCELLED once `cancelled` is true.
+  // targets of all held-out samples, see InputBatch. `readers` read the samples of the next batch
+  // while the device computes. Returns CANCELLED once `cancelled` is true. Fails as
+  // Dataset::ReadEvaluation() does.
   absl::StatusOr<EvaluationSums> Evaluate(absl::Span<const int64_t> counted_targets,
-                                          const std::atomic<bool>& cancelled);
+                                          DecodePool& readers, const std::atomic<bool>& cancelled);
 
  private:
   explicit DeviceLane(Options options)

@@ -19,6 +19,8 @@
 #include "lib/concurrency/steady_wait.h"
 #include "lib/data/input_use.h"
 #include "lib/data/order/sample_order.h"
+#include "lib/data/pipeline/input_budget.h"
+#include "lib/data/pipeline/row_layout.h"
 #include "lib/data/source/non_finite_input.h"
 #include "lib/engine/peak_flops.h"
 #include "lib/exchange/local_sgd_exchange.h"
@@ -27,6 +29,7 @@
 #include "lib/graph/cost.h"
 #include "lib/graph/gradient_order.h"
 #include "lib/graph/lowering/lowering.h"
+#include "lib/limits/limits.h"
 #include "lib/plan/batch_order.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
@@ -41,6 +44,7 @@ using google::protobuf::util::MessageDifferencer;
 
 constexpr int kReaderThreadsMax = 4;
 constexpr int kReaderNice = 5;
+constexpr int kSlowBatchesMax = 16;
 constexpr int kStepTrack = 99;  // of the trace; numbers below are devices, numbers above are chunks
 
 // Returns whether both plans have the same data set, with the same counts of targets.
@@ -156,6 +160,7 @@ absl::Status Trainer::Open() {
     return absl::OkStatus();
   }));
   if (Trace* trace = options_.tuning.trace) trace->NameTrack(kStepTrack, "steps");
+  RETURN_IF_ERROR(ShareInputMemory());
   if (!has_memory) RETURN_IF_ERROR(AllocateMemory());
   phases.End("memory");
   CountFlops();
@@ -455,6 +460,7 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
                        .samples = plan.workers(ToInt(options_.rank)).samples(),
                        .first_step = plan.first_step(),
                        .left_out = {plan.left_out_batches().begin(), plan.left_out_batches().end()},
+                       .batches = batches_,
                        .threads = ReaderThreads(),
                        .nice = ReaderNice(),
                        .cancelled = &cancelled_,
@@ -489,6 +495,18 @@ int Trainer::ReaderThreads() const {
 // Threads that decode beside a CPU device must not take its cores while it has a batch to compute.
 int Trainer::ReaderNice() const {
   return dataset_->is_slow() && DeviceOfRows().is_cpu() ? kReaderNice : 0;
+}
+
+// Chooses the number of batches that are read ahead. More of them even out the times of slow
+// samples.
+absl::Status Trainer::ShareInputMemory() {
+  const v1::JobPlan& plan = *options_.plan;
+  InputNeed need{.batch_bytes = BytesOfRows(plan.workers(ToInt(options_.rank)).samples(),
+                                            RowBytes(*dataset_, plan.graph()))};
+  for (const auto& lane : lanes_) need.evaluation_bytes += lane->evaluation_bytes();
+  const int most = dataset_->is_slow() ? kSlowBatchesMax : limits::kPrefetchBatchesMax;
+  ASSIGN_OR_RETURN(batches_, BatchesWithin(InputMemoryBytes(plan.spec().data()), need, most));
+  return absl::OkStatus();
 }
 
 // Returns a GPU if there is one: GPUs read its page-locked host memory fast, and CPUs can read any
@@ -859,7 +877,8 @@ absl::Status Trainer::Evaluate(int64_t version) {
   const absl::Duration begin = SteadyNow();
   std::vector<DeviceLane::EvaluationSums> sums(lanes_.size());
   RETURN_IF_ERROR(team_->Run([&](int i) {
-    auto evaluated = lanes_[i]->Evaluate(counted_evaluation_targets_, cancelled_);
+    auto evaluated =
+        lanes_[i]->Evaluate(counted_evaluation_targets_, pipeline_->pool(), cancelled_);
     if (evaluated.ok()) sums[i] = *evaluated;
     return evaluated.status();
   }));

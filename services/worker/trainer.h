@@ -141,6 +141,7 @@ class Trainer : public JobRunner {
   ExchangeTuning TuningOfJob() const;
   int ReaderThreads() const;
   int ReaderNice() const;
+  absl::Status ShareInputMemory();
   Device& DeviceOfRows() const;
   absl::StatusOr<InputBatch> NextBatch();
   void StopDevices(const absl::Status& why);
@@ -181,6 +182,7 @@ class Trainer : public JobRunner {
   std::unique_ptr<GradientExchange> exchange_;
   std::unique_ptr<SharedMemoryGroup> group_;      // only for several devices
   std::unique_ptr<GradientReduction> reduction_;  // uses the exchange, so it is destroyed first
+  int batches_ = 0;                               // for the pipeline
   std::unique_ptr<InputPipeline> pipeline_;
   int64_t total_steps_ = 0;
   std::atomic<int64_t> step_ = 0;  // the running step, or the next one to run

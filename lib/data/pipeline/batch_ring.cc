@@ -43,7 +43,7 @@ bool BatchRing::IsRead(int64_t batch) const {
   return slot.batch == batch && slot.parts_left == 0;
 }
 
-// Begins every batch whose slot is free: the caller uses no batch before next_ any more.
+// Begins every batch that has a free slot: the caller uses no batch before next_ any more.
 void BatchRing::BeginBatches() {
   const int64_t end = std::min(next() + options_.slots, options_.end);
   for (; begun_before_ < end; ++begun_before_) {

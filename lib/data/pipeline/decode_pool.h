@@ -47,7 +47,7 @@ class DecodePool {
 
   int threads() const { return static_cast<int>(threads_.size()); }
 
-  // What the threads did since their start.
+  // The time and work of the threads since their start.
   struct Usage {
     StageTimes times;     // in the parts that have ended
     absl::Duration idle;  // without a part to run, added up over the threads

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "lib/data/order/sample_order.h"
+#include "lib/data/pipeline/row_layout.h"
 #include "lib/data/stage_times.h"
 #include "lib/plan/batch_order.h"
 #include "lib/status/status.h"
@@ -14,21 +15,7 @@
 namespace muster {
 namespace {
 
-constexpr int64_t kAlignment = 64;
 constexpr int64_t kCountedAtOnce = 1024;  // samples whose targets are read per pass
-// Bytes of the rows that a thread reads at once. Copying them takes several times as long as
-// waking a thread.
-constexpr int64_t kRunBytes = int64_t{64} << 10;
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-int64_t RowsOfRun(const Dataset& dataset, absl::Span<const int64_t> row_bytes) {
-  if (dataset.is_slow()) return 1;
-  int64_t bytes = 0;
-  for (const int64_t row : row_bytes) bytes += row;
-  return CeilDiv(kRunBytes, std::max<int64_t>(1, bytes));
-}
-
 bool MayNotCount(const InputUse& use) { return use.ignore_index.has_value(); }
 
 // Adds the targets in `rows` that count to `counted`. Both are indexed by graph input.
@@ -39,25 +26,7 @@ void AddCounted(const std::vector<InputUse>& uses,
   }
 }
 
-int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 }  // namespace
-
-int64_t BytesOfRows(int64_t samples, absl::Span<const int64_t> row_bytes) {
-  int64_t bytes = 0;
-  for (int64_t row : row_bytes) bytes += Aligned(samples * row);
-  return bytes;
-}
-
-std::vector<absl::Span<std::byte>> PlaceRows(std::byte* memory, int64_t samples,
-                                             absl::Span<const int64_t> row_bytes) {
-  std::vector<absl::Span<std::byte>> rows;
-  for (int64_t row : row_bytes) {
-    rows.emplace_back(memory, static_cast<size_t>(samples * row));
-    memory += Aligned(samples * row);
-  }
-  return rows;
-}
 
 absl::StatusOr<std::unique_ptr<InputPipeline>> InputPipeline::Create(Options options) {
   const std::vector<int64_t> row_bytes = RowBytes(*options.dataset, *options.graph);
@@ -140,10 +109,7 @@ absl::Status InputPipeline::ReadPart(int64_t step, int64_t part) {
 absl::Status InputPipeline::ReadRows(int64_t batch, int64_t first, int64_t count, Buffer& buffer) {
   const std::vector<SampleRef> samples =
       options_.order.SamplesOfStep(batch, options_.first_position + first, count);
-  std::vector<absl::Span<std::byte>> rows;
-  for (size_t i = 0; i < buffer.rows.size(); ++i) {
-    rows.push_back(buffer.rows[i].subspan(first * row_bytes_[i], count * row_bytes_[i]));
-  }
+  const std::vector<absl::Span<std::byte>> rows = SubRows(buffer.rows, row_bytes_, first, count);
   RETURN_IF_ERROR(options_.dataset->Read(samples, rows));
   CountReadSamples(count);
   if (!counts_) return absl::OkStatus();

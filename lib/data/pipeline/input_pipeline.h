@@ -35,13 +35,6 @@ struct InputBatch {
   absl::Span<const int64_t> counted_targets;
 };
 
-// The layout of the rows of `samples` samples: one block per graph input, each aligned to 64 bytes.
-// BytesOfRows returns the size in bytes. PlaceRows returns the blocks within `memory`, which has at
-// least that size. `row_bytes` is indexed by graph input.
-int64_t BytesOfRows(int64_t samples, absl::Span<const int64_t> row_bytes);
-std::vector<absl::Span<std::byte>> PlaceRows(std::byte* memory, int64_t samples,
-                                             absl::Span<const int64_t> row_bytes);
-
 // Reads one worker's share of every batch from first_step on, in order, on threads of its own. They
 // share a batch in runs of rows, or sample by sample if the dataset is slow. The buffers are
 // allocated once. If a loss ignores some targets, the pipeline also counts the targets of the other
@@ -80,6 +73,9 @@ class InputPipeline {
   // or if reading it failed. The result is valid until Next() was called twice. Any number of
   // threads may call this.
   std::optional<InputBatch> Peek() const;
+
+  // Returns the threads that read. They may read other samples too.
+  DecodePool& pool() { return pool_; }
 
  private:
   struct Buffer {

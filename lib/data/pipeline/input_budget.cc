@@ -1,0 +1,42 @@
+#include "lib/data/pipeline/input_budget.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "lib/engine/host_memory.h"
+#include "lib/status/field_fault.h"
+#include "lib/status/status.h"
+#include "lib/text/byte_size.h"
+
+namespace muster {
+namespace {
+
+constexpr int64_t kDefaultBytesMax = int64_t{2} << 30;
+
+}  // namespace
+
+int64_t InputMemoryBytes(const v1::DataSpec& data, const std::string& root) {
+  if (data.memory_bytes() > 0) return data.memory_bytes();
+  return std::min(kDefaultBytesMax, HostBytesLimit(root) / 4);
+}
+
+absl::StatusOr<int> BatchesWithin(int64_t memory_bytes, const InputNeed& need, int most) {
+  const int64_t left = memory_bytes - need.evaluation_bytes;
+  if (left >= 2 * need.batch_bytes) {
+    return static_cast<int>(std::min<int64_t>(most, left / std::max<int64_t>(1, need.batch_bytes)));
+  }
+  const std::string held_out =
+      need.evaluation_bytes == 0
+          ? ""
+          : absl::StrCat(" (with ", FormatBytes(need.evaluation_bytes), " for held-out samples)");
+  return AtField(
+      WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                     "two batches need ", FormatBytes(2 * need.batch_bytes + need.evaluation_bytes),
+                     held_out, ", which is more than ", FormatBytes(memory_bytes),
+                     ": raise it, or use a smaller batch or more workers")),
+                 "MEMORY_EXHAUSTED"),
+      "data.memory_bytes");
+}
+
+}  // namespace muster
