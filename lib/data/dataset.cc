@@ -3,12 +3,45 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lib/status/status.h"
+
 namespace muster {
 namespace {
 
 constexpr int64_t kBlockBytes = int64_t{8} << 20;
+constexpr int64_t kCountedAtOnce = 1024;  // samples whose targets are read per pass
+
+// Counts the targets of `samples` samples. `read(first, count, rows)` reads some of them.
+template <typename Read>
+absl::StatusOr<int64_t> CountByReading(const Dataset::Target& target, int64_t samples, Read read) {
+  const int64_t row_bytes = RowBytes(target.graph->inputs(target.input));
+  std::vector<std::byte> memory(std::min(samples, kCountedAtOnce) * row_bytes);
+  std::vector<absl::Span<std::byte>> rows(target.graph->inputs_size());
+  int64_t counted = 0;
+  for (int64_t first = 0; first < samples; first += kCountedAtOnce) {
+    const int64_t count = std::min(kCountedAtOnce, samples - first);
+    rows[target.input] = absl::MakeSpan(memory).first(count * row_bytes);
+    RETURN_IF_ERROR(read(first, count, rows));
+    counted += CountTargets(target.use, rows[target.input]);
+  }
+  return counted;
+}
 
 }  // namespace
+
+absl::StatusOr<int64_t> Dataset::CountTargets(const Target& target,
+                                              absl::Span<const SampleRef> samples) const {
+  return CountByReading(target, std::ssize(samples), [&](int64_t first, int64_t count, Rows rows) {
+    return Read(samples.subspan(first, count), rows);
+  });
+}
+
+absl::StatusOr<int64_t> Dataset::CountEvaluationTargets(const Target& target, int64_t first,
+                                                        int64_t count) const {
+  return CountByReading(target, count, [&](int64_t from, int64_t some, Rows rows) {
+    return ReadEvaluation(first + from, some, rows);
+  });
+}
 
 int64_t RowBytes(const v1::GraphInput& input) {
   int64_t elements = 1;

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/byte_values.h"
+#include "lib/data/input_use.h"
 #include "lib/data/order/sample_order.h"
 #include "proto/muster/v1/graph.pb.h"
 
@@ -60,6 +62,21 @@ class Dataset {
 
   // Copies held-out samples [first, first + count). Fails as Read() does.
   virtual absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const = 0;
+
+  // The target of a loss that ignores some targets.
+  struct Target {
+    const v1::Graph* graph = nullptr;  // the one with which the data were opened
+    int input = 0;                     // of the graph, i32
+    InputUse use;                      // has an ignore_index
+  };
+
+  // Returns how many targets of these training samples count. The default reads their rows, of this
+  // input only; data with an index need not. Blocks. Fails as Read() does.
+  virtual absl::StatusOr<int64_t> CountTargets(const Target& target,
+                                               absl::Span<const SampleRef> samples) const;
+  // Returns how many targets of the held-out samples [first, first + count) count, likewise.
+  virtual absl::StatusOr<int64_t> CountEvaluationTargets(const Target& target, int64_t first,
+                                                         int64_t count) const;
 };
 
 // Returns the bytes of one sample of each graph input, as the dataset reads it.

@@ -15,7 +15,7 @@
 namespace muster {
 namespace {
 
-constexpr int64_t kCountedAtOnce = 1024;  // samples whose targets are read per pass
+constexpr int64_t kCountedAtOnce = 1024;  // samples whose targets a part counts
 bool MayNotCount(const InputUse& use) { return use.ignore_index.has_value(); }
 
 // Adds the targets in `rows` that count to `counted`. Both are indexed by graph input.
@@ -131,16 +131,14 @@ absl::Status InputPipeline::CountOthers(int64_t batch, int64_t first, int64_t co
       samples_at(first + before + options_.samples, count - before);
   samples.insert(samples.end(), behind.begin(), behind.end());
 
-  std::vector<std::vector<std::byte>> memory(uses_.size());
-  std::vector<absl::Span<std::byte>> rows(uses_.size());
+  std::vector<int64_t> counted(uses_.size());
   for (size_t i = 0; i < uses_.size(); ++i) {
     if (!MayNotCount(uses_[i])) continue;
-    memory[i].resize(count * row_bytes_[i]);
-    rows[i] = absl::MakeSpan(memory[i]);
+    ASSIGN_OR_RETURN(
+        counted[i],
+        options_.dataset->CountTargets(
+            {.graph = options_.graph, .input = static_cast<int>(i), .use = uses_[i]}, samples));
   }
-  RETURN_IF_ERROR(options_.dataset->Read(samples, rows));
-  std::vector<int64_t> counted(uses_.size());
-  AddCounted(uses_, std::vector<absl::Span<const std::byte>>(rows.begin(), rows.end()), counted);
   AddTo(buffer, counted);
   return absl::OkStatus();
 }
@@ -155,17 +153,12 @@ absl::StatusOr<std::vector<int64_t>> CountEvaluationTargets(const Dataset& datas
   const std::vector<InputUse> uses = UsesOfInputs(graph);
   if (std::ranges::none_of(uses, MayNotCount)) return std::vector<int64_t>();
   std::vector<int64_t> counted(uses.size());
-  std::vector<std::vector<std::byte>> memory(uses.size());
-  for (int64_t first = 0; first < dataset.evaluation_samples(); first += kCountedAtOnce) {
-    const int64_t count = std::min(kCountedAtOnce, dataset.evaluation_samples() - first);
-    std::vector<absl::Span<std::byte>> rows(uses.size());
-    for (size_t i = 0; i < uses.size(); ++i) {
-      if (!MayNotCount(uses[i])) continue;
-      memory[i].resize(count * RowBytes(graph.inputs(static_cast<int>(i))));
-      rows[i] = absl::MakeSpan(memory[i]);
-    }
-    RETURN_IF_ERROR(dataset.ReadEvaluation(first, count, rows));
-    AddCounted(uses, std::vector<absl::Span<const std::byte>>(rows.begin(), rows.end()), counted);
+  for (size_t i = 0; i < uses.size(); ++i) {
+    if (!MayNotCount(uses[i])) continue;
+    ASSIGN_OR_RETURN(counted[i],
+                     dataset.CountEvaluationTargets(
+                         {.graph = &graph, .input = static_cast<int>(i), .use = uses[i]},
+                         /*first=*/0, dataset.evaluation_samples()));
   }
   return counted;
 }

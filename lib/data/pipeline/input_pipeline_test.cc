@@ -286,17 +286,16 @@ class Slow : public NumberedSamples {
 
 TEST(InputPipelineTest, ThreadsReadSlowSamplesOneByOneAcrossBatches) {
   const v1::Graph graph = GraphOfNumbers();
-  const Slow dataset(SamplesOfStep(7, 10, 2, 0, 0, 1)[0].sample);
+  const Slow dataset(SampleOrder::Full(7, 10, 2).SamplesOfStep(0, 0, 1)[0].sample);
   const auto pipeline = Pipeline({.dataset = &dataset,
                                   .graph = &graph,
-                                  .seed = 7,
-                                  .batch_size = 2,
+                                  .order = SampleOrder::Full(7, 10, 2),
                                   .samples = 2,
                                   .batches = 2,
                                   .threads = 2});
   for (int64_t step = 0; step < 20; ++step) {
     const InputBatch batch = pipeline->Next().value();
-    const std::vector<SampleRef> expected = SamplesOfStep(7, 10, 2, step, 0, 2);
+    const std::vector<SampleRef> expected = SampleOrder::Full(7, 10, 2).SamplesOfStep(step, 0, 2);
     for (int i = 0; i < 2; ++i) {
       int64_t sample;
       std::memcpy(&sample, batch.rows[0].data() + 16 * i, sizeof(sample));
@@ -311,7 +310,7 @@ TEST(InputPipelineTest, ACancelledPipelineReadsNoMore) {
   const std::atomic<bool> cancelled = true;
   const auto pipeline = Pipeline({.dataset = &dataset,
                                   .graph = &graph,
-                                  .batch_size = 4,
+                                  .order = SampleOrder::Full(0, 10, 4),
                                   .samples = 4,
                                   .cancelled = &cancelled});
   EXPECT_TRUE(absl::IsCancelled(pipeline->Next().status()));

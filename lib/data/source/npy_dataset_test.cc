@@ -17,6 +17,7 @@
 #include "kernels/byte_values.h"
 #include "lib/data/dataset.h"
 #include "lib/data/format/npy.h"
+#include "lib/data/input_use.h"
 #include "lib/data/sample_bytes.h"
 #include "lib/data/source/open_dataset.h"
 #include "lib/status/status.h"
@@ -139,6 +140,44 @@ TEST_F(NpyDatasetTest, RowsOfAllFilesMakeASample) {
   ASSERT_TRUE((*dataset)->ReadEvaluation(1, 1, {{}, {}, BytesOf(labels).first(4)}).ok());
   EXPECT_EQ(labels[0], 9) << "only the requested inputs are filled";
   EXPECT_EQ(images[0], 42);
+}
+
+// The loss of the tokens ignores multiples of 7. The dataset counts them when it is opened, and the
+// base class reads rows to count them.
+TEST_F(NpyDatasetTest, CountsTargetsAsItsRowsSay) {
+  v1::Graph graph;
+  for (const auto& [name, shape] :
+       std::map<std::string, std::vector<int64_t>>{{"logits", {-1, 4, 50}}, {"tokens", {-1, 4}}}) {
+    v1::GraphInput& input = *graph.add_inputs();
+    input.set_name(name);
+    input.set_dtype(name == "logits" ? v1::DTYPE_F32 : v1::DTYPE_I32);
+    for (const int64_t size : shape) input.add_shape(size);
+  }
+  std::vector<int64_t> tokens = UpTo<int64_t>(40);
+  for (int64_t& token : tokens) token = token % 7 == 0 ? -1 : token;
+  v1::Node& loss = *graph.add_nodes();
+  loss.set_name("loss");
+  loss.set_op("SoftmaxCrossEntropy");
+  for (const char* name : {"logits", "tokens"}) loss.add_inputs(name);
+  for (const char* name : {"loss", "lse"}) loss.add_outputs(name);
+  (*loss.mutable_attributes())["ignore_index"].set_i(-1);
+  graph.set_loss("loss");
+  spec_.mutable_npy()->clear_inputs();
+  spec_.mutable_npy()->set_holdout(0.3);
+  Fill("logits", Npy("<f4", "10, 4, 50", UpTo<float>(2000)));
+  Fill("tokens", Npy("<i8", "10, 4", tokens));
+  const auto dataset = OpenDataset(spec_, graph).value();
+  const Dataset::Target target{.graph = &graph, .input = 1, .use = UsesOfInputs(graph)[1]};
+
+  for (const std::vector<int64_t>& samples :
+       std::vector<std::vector<int64_t>>{{}, {0}, {6, 3, 3}, {0, 1, 2, 3, 4, 5, 6}}) {
+    const std::vector<SampleRef> refs = SamplesOf(0, samples);
+    EXPECT_EQ(*dataset->CountTargets(target, refs), *dataset->Dataset::CountTargets(target, refs));
+  }
+  EXPECT_EQ(*dataset->CountTargets(target, SamplesOf(0, {0, 1})), 6) << "0 and 7 are ignored";
+  EXPECT_EQ(*dataset->CountEvaluationTargets(target, 0, 3), 10) << "28 and 35 are ignored";
+  EXPECT_EQ(*dataset->Dataset::CountEvaluationTargets(target, 1, 2), 7);
+  EXPECT_EQ(*dataset->CountEvaluationTargets(target, 1, 2), 7);
 }
 
 TEST_F(NpyDatasetTest, RefusesIdsBeyondTheMemoryLimit) {
