@@ -19,6 +19,7 @@
 #include "lib/collective/nccl_communicator.h"
 #include "lib/collective/shared_memory_communicator.h"
 #include "lib/data/dataset.h"
+#include "lib/data/image/image_maker.h"
 #include "lib/data/pipeline/input_pipeline.h"
 #include "lib/data/source/open_dataset.h"
 #include "lib/exchange/gradient_exchange.h"
@@ -57,7 +58,7 @@ class Trainer : public JobRunner {
     std::function<absl::StatusOr<std::unique_ptr<const Dataset>>(const v1::DataSpec&,
                                                                  const v1::Graph&)>
         open_data = [](const v1::DataSpec& spec, const v1::Graph& graph) {
-          return OpenDataset(spec, graph);
+          return OpenDataset(spec, graph, {.make_images = ImageMaker::Create});
         };
   };
   // Opens the data, builds the executors and allocates memory. Fails as OpenDataset,

@@ -94,12 +94,12 @@ ImageMaker::ImageMaker(v1::ImageSpec spec, uint64_t seed, int channels, int heig
     values_.push_back(NormalizedBytes(spec_.mean(c), spec_.std(c)));
 }
 
-absl::Status ImageMaker::MakeTraining(absl::Span<const std::byte> file, SampleRef sample,
+absl::Status ImageMaker::Training(absl::Span<const std::byte> file, SampleRef sample,
                                       absl::Span<uint8_t> to) const {
   return Make(file, spec_.train(), sample, to);
 }
 
-absl::Status ImageMaker::MakeEvaluation(absl::Span<const std::byte> file,
+absl::Status ImageMaker::Evaluation(absl::Span<const std::byte> file,
                                         absl::Span<uint8_t> to) const {
   return Make(file, spec_.evaluate(), {}, to);
 }

@@ -10,7 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/byte_values.h"
-#include "lib/data/order/sample_order.h"
+#include "lib/data/image_rows.h"
+#include "lib/data/order/sample_ref.h"
 #include "proto/muster/v1/job.pb.h"
 
 namespace muster {
@@ -20,7 +21,7 @@ namespace muster {
 // memory of its own, which it keeps.
 //
 // Errors are INVALID_ARGUMENT and concern the bytes of the file. They name no field and no path.
-class ImageMaker {
+class ImageMaker final : public ImageRows {
  public:
   // Returns the faults of CheckImageSpec(). `seed` decides the random transforms.
   static absl::StatusOr<std::unique_ptr<const ImageMaker>> Create(const v1::ImageSpec& spec,
@@ -28,12 +29,13 @@ class ImageMaker {
                                                                   int height, int width);
 
   // Requires: `to` has channels * height * width bytes.
-  absl::Status MakeTraining(absl::Span<const std::byte> file, SampleRef sample,
-                            absl::Span<uint8_t> to) const;
-  absl::Status MakeEvaluation(absl::Span<const std::byte> file, absl::Span<uint8_t> to) const;
+  absl::Status Training(absl::Span<const std::byte> file, SampleRef sample,
+                        absl::Span<uint8_t> to) const override;
+  absl::Status Evaluation(absl::Span<const std::byte> file,
+                          absl::Span<uint8_t> to) const override;
 
   // Returns the value of each byte, normalized by mean and std. One table for each channel.
-  absl::Span<const kernels::ByteValues> values() const { return values_; }
+  absl::Span<const kernels::ByteValues> values() const override { return values_; }
 
  private:
   ImageMaker(v1::ImageSpec spec, uint64_t seed, int channels, int height, int width);

@@ -49,7 +49,7 @@ std::unique_ptr<const ImageMaker> Maker(const std::string& spec, int channels = 
 
 Rows Train(const ImageMaker& maker, absl::string_view file, SampleRef sample, int channels = 3) {
   Rows rows(channels * kHeight * kWidth);
-  EXPECT_EQ(maker.MakeTraining(Bytes(file), sample, absl::MakeSpan(rows)), absl::OkStatus());
+  EXPECT_EQ(maker.Training(Bytes(file), sample, absl::MakeSpan(rows)), absl::OkStatus());
   return rows;
 }
 
@@ -85,7 +85,7 @@ TEST(ImageMakerTest, EqualsTorchvisionInEvaluation) {
     const auto maker = ImageMaker::Create(spec, 1, 3, 18, 16);
     ASSERT_TRUE(maker.ok()) << maker.status();
     Rows rows(3 * 18 * 16);
-    ASSERT_EQ((*maker)->MakeEvaluation(Bytes(golden.Bytes("file")), absl::MakeSpan(rows)),
+    ASSERT_EQ((*maker)->Evaluation(Bytes(golden.Bytes("file")), absl::MakeSpan(rows)),
               absl::OkStatus());
     EXPECT_LE(Difference(rows, golden.Bytes("pixels")), golden.Word("format") == "jpeg" ? 1 : 0);
     if (golden.Word("format") == "jpeg") continue;
@@ -193,14 +193,14 @@ TEST(ImageMakerTest, TurnsByExifOnlyIfAsked) {
   const std::string turned = plain.substr(0, 2) + exif + plain.substr(2);
   Rows rows(3 * kHeight * kWidth);
   const auto asked = Maker("use_exif_orientation: true");
-  EXPECT_EQ(asked->MakeTraining(Bytes(turned), {}, absl::MakeSpan(rows)), absl::OkStatus());
-  EXPECT_THAT(Maker("")->MakeTraining(Bytes(turned), {}, absl::MakeSpan(rows)).message(),
+  EXPECT_EQ(asked->Training(Bytes(turned), {}, absl::MakeSpan(rows)), absl::OkStatus());
+  EXPECT_THAT(Maker("")->Training(Bytes(turned), {}, absl::MakeSpan(rows)).message(),
               HasSubstr("the image has 20 x 24 pixels after its transforms, but the model reads "
                         "24 x 20"));
   // The file's first column, from below, is the first row.
   const auto sideways = ImageMaker::Create(Spec(""), 1, 3, 20, 24);
   Rows before(rows.size());
-  ASSERT_TRUE((*sideways)->MakeTraining(Bytes(plain), {}, absl::MakeSpan(before)).ok());
+  ASSERT_TRUE((*sideways)->Training(Bytes(plain), {}, absl::MakeSpan(before)).ok());
   for (int x = 0; x < kWidth; ++x) EXPECT_EQ(rows[x], before[(19 - x) * 24]);
 }
 
@@ -219,7 +219,7 @@ TEST(ImageMakerTest, RefusesWrongSpecsAndFiles) {
               HasSubstr("data.image.train[0].center_crop.size"));
   Rows rows(3 * kHeight * kWidth);
   auto error = [&](const std::string& spec, absl::string_view file) {
-    return std::string(Maker(spec)->MakeTraining(Bytes(file), {}, absl::MakeSpan(rows)).message());
+    return std::string(Maker(spec)->Training(Bytes(file), {}, absl::MakeSpan(rows)).message());
   };
   EXPECT_THAT(error("", "GIF89a"), HasSubstr("a GIF file"));
   EXPECT_THAT(error("train { random_crop { height: 24 width: 20 } }", Photo(19, 40)),

@@ -92,14 +92,14 @@ struct CsvColumns {
 };
 
 // Says why a field of a line does not fit.
-struct FieldFault {
+struct ColumnFault {
   int column;
   std::string message;
 };
-using MaybeFault = std::optional<FieldFault>;
+using MaybeFault = std::optional<ColumnFault>;
 
 MaybeFault RangeFault(int column, absl::string_view value, const InputUse& use) {
-  return FieldFault{
+  return ColumnFault{
       column, absl::StrCat(value, "; the model takes ",
                            use.is_probability || use.is_bounded() ? ToText(use)
                                                                   : "whole numbers of 32 bits")};
@@ -118,7 +118,7 @@ MaybeFault FillNumbers(const CsvColumns& input, const NumberRule& rule,
     double value = rule.missing;
     if (!text.empty()) {
       const std::optional<double> number = ParseCsvNumber(text);
-      if (!number) return FieldFault{column, absl::StrCat(Shown(text), " is no number")};
+      if (!number) return ColumnFault{column, absl::StrCat(Shown(text), " is no number")};
       value = *number;
     }
     if (rule.is_log) value = LogOfCount(value);
@@ -128,7 +128,7 @@ MaybeFault FillNumbers(const CsvColumns& input, const NumberRule& rule,
         return RangeFault(column, absl::StrCat(value), input.use);
       }
       if (std::abs(value) > std::numeric_limits<float>::max()) {
-        return FieldFault{column, absl::StrCat(value, " is too large")};
+        return ColumnFault{column, absl::StrCat(value, " is too large")};
       }
       Store(static_cast<float>(value), to, i);
       continue;
@@ -159,7 +159,7 @@ MaybeFault FillIds(const CsvColumns& input, const VocabularyRule& rule,
     const int column = input.columns[i];
     const auto id = rule.ids.find(fields[column]);
     if (id == rule.ids.end() && !rule.unknown) {
-      return FieldFault{column, absl::StrCat(Shown(fields[column]), " is not in the vocabulary")};
+      return ColumnFault{column, absl::StrCat(Shown(fields[column]), " is not in the vocabulary")};
     }
     Store(id == rule.ids.end() ? *rule.unknown : id->second, to, i);
   }

@@ -5,6 +5,8 @@
 #include <limits>
 #include <string>
 
+#include "lib/data/image_rows.h"
+
 namespace muster {
 
 struct DataOptions {
@@ -12,6 +14,9 @@ struct DataOptions {
   int64_t held_bytes_max = std::numeric_limits<int64_t>::max();
   // Where the index of large data is kept, so that the next process need not build it. "": nowhere.
   std::string index_folder = {};
+  // Makes rows from images: ImageMaker::Create. Empty in a process without image libraries, where
+  // sources with images give FAILED_PRECONDITION.
+  MakeImageRows make_images = {};
 };
 
 }  // namespace muster

@@ -16,7 +16,7 @@
 #include "lib/data/dataset.h"
 #include "lib/data/format/example.h"
 #include "lib/data/input_use.h"
-#include "lib/data/source/image_rows.h"
+#include "lib/data/image_rows.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 

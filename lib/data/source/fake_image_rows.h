@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "lib/data/source/image_rows.h"
+#include "lib/data/image_rows.h"
 
 namespace muster {
 

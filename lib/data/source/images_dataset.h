@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "lib/data/dataset.h"
 #include "lib/data/source/data_options.h"
-#include "lib/data/source/image_rows.h"
+#include "lib/data/image_rows.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 

@@ -151,12 +151,14 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenMixtureDataset(const v1::Data
                                                                   const DataOptions& options) {
   const auto count = static_cast<size_t>(spec.mixture().parts_size());
   if (count == 0) return DataInvalid("data.mixture.parts", "needs at least one part");
+  DataOptions of_part = options;
+  of_part.held_bytes_max = options.held_bytes_max / static_cast<int64_t>(count);
   std::vector<std::unique_ptr<const Dataset>> parts;
   for (size_t i = 0; i < count; ++i) {
     v1::DataSpec part = spec.mixture().parts(static_cast<int>(i)).data();
     if (part.has_mixture()) return DataInvalid(PartField(i), "must not be a mixture");
     part.set_seed(SeedOfPart(spec.seed(), static_cast<int>(i)));
-    auto opened = OpenSource(part, graph, options.held_bytes_max / static_cast<int64_t>(count));
+    auto opened = OpenSource(part, graph, of_part);
     if (!opened.ok()) return InPart(opened.status(), i);
     parts.push_back(*std::move(opened));
   }
