@@ -64,6 +64,10 @@ class MixtureDataset : public Dataset {
     return absl::BytesToHexString(hash.Finish()).substr(0, kFingerprintDigits);
   }
 
+  bool is_slow() const override {
+    return std::ranges::any_of(parts_, [](const auto& part) { return part->is_slow(); });
+  }
+
   absl::Span<const kernels::ByteValues> row_values(int input) const override {
     return parts_[0]->row_values(input);
   }
@@ -86,19 +90,57 @@ class MixtureDataset : public Dataset {
   }
 
   absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
+    return ForEachHeldOut(
+        first, count, [&](size_t part, int64_t in_part, int64_t at, int64_t here) {
+          return parts_[part]->ReadEvaluation(in_part, here, RowsFrom(rows, at, here));
+        });
+  }
+
+  absl::StatusOr<int64_t> CountTargets(const Target& target,
+                                       absl::Span<const SampleRef> samples) const override {
+    std::vector<std::vector<SampleRef>> by_part(parts_.size());
+    for (const auto& [epoch, sample] : samples) {
+      const size_t part = samples_.PartOf(sample);
+      by_part[part].push_back({epoch, sample - samples_.first(part)});
+    }
+    int64_t counted = 0;
+    for (size_t part = 0; part < parts_.size(); ++part) {
+      const auto of_part = parts_[part]->CountTargets(target, by_part[part]);
+      if (!of_part.ok()) return InPart(of_part.status(), part);
+      counted += *of_part;
+    }
+    return counted;
+  }
+
+  absl::StatusOr<int64_t> CountEvaluationTargets(const Target& target, int64_t first,
+                                                 int64_t count) const override {
+    int64_t counted = 0;
+    RETURN_IF_ERROR(ForEachHeldOut(
+        first, count, [&](size_t part, int64_t in_part, int64_t, int64_t here) -> absl::Status {
+          ASSIGN_OR_RETURN(const int64_t of_part,
+                           parts_[part]->CountEvaluationTargets(target, in_part, here));
+          counted += of_part;
+          return absl::OkStatus();
+        }));
+    return counted;
+  }
+
+ private:
+  // Calls `use(part, first of the part, place among all, count)` for each part's share of the
+  // held-out samples [first, first + count).
+  template <typename Use>
+  absl::Status ForEachHeldOut(int64_t first, int64_t count, Use use) const {
     CHECK(0 <= first && 0 <= count && count <= evaluation_samples() - first) << first;
     for (int64_t at = 0; at < count;) {
       const size_t part = evaluation_samples_.PartOf(first + at);
       const int64_t in_part = first + at - evaluation_samples_.first(part);
       const int64_t here = std::min(count - at, parts_[part]->evaluation_samples() - in_part);
-      RETURN_IF_ERROR(
-          InPart(parts_[part]->ReadEvaluation(in_part, here, RowsFrom(rows, at, here)), part));
+      RETURN_IF_ERROR(InPart(use(part, in_part, at, here), part));
       at += here;
     }
     return absl::OkStatus();
   }
 
- private:
   // Numbers of samples, one part after the other.
   class Numbering {
    public:

@@ -27,12 +27,14 @@ class Part : public Dataset {
     std::string fingerprint = "";
     std::vector<kernels::ByteValues> values = {};
     int64_t damaged = -1;
+    bool is_slow = false;
   };
   explicit Part(Options options) : options_(std::move(options)) {}
 
   int64_t samples() const override { return options_.samples; }
   int64_t evaluation_samples() const override { return options_.evaluation_samples; }
   std::string fingerprint() const override { return options_.fingerprint; }
+  bool is_slow() const override { return options_.is_slow; }
   absl::Span<const kernels::ByteValues> row_values(int) const override { return options_.values; }
 
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
@@ -114,6 +116,25 @@ TEST(MixtureDatasetTest, PartsMustReadInputsAlike) {
     EXPECT_EQ(ReasonOf(status), "DATA_INVALID");
     EXPECT_EQ(FaultsOf(status).at(0).field, "data.mixture.parts[2]");
   }
+}
+
+TEST(MixtureDatasetTest, IsSlowIfAPartIs) {
+  EXPECT_FALSE((*Mix({{.samples = 1}, {.samples = 1}}))->is_slow());
+  EXPECT_TRUE((*Mix({{.samples = 1}, {.samples = 1, .is_slow = true}}))->is_slow());
+}
+
+TEST(MixtureDatasetTest, CountsTheTargetsOfAllParts) {
+  const auto dataset = Mix({{.name = 1, .samples = 4, .evaluation_samples = 2},
+                            {.name = 2, .samples = 5, .evaluation_samples = 2}})
+                           .value();
+  const v1::Graph graph = GraphOfRows();
+  // Two is the name of a part, and the number of a sample of each.
+  const Dataset::Target target{.graph = &graph, .input = 1, .use = {.ignore_index = 2}};
+  const std::vector<SampleRef> samples = {{0, 2}, {0, 3}, {0, 4}, {0, 6}, {1, 0}};
+  EXPECT_EQ(*dataset->CountTargets(target, samples), 15 - 1 - 1 - 2);
+  EXPECT_EQ(*dataset->CountTargets(target, samples),
+            *dataset->Dataset::CountTargets(target, samples));
+  EXPECT_EQ(*dataset->CountEvaluationTargets(target, 1, 3), 9 - 2);
 }
 
 TEST(MixtureDatasetTest, AnErrorNamesThePart) {

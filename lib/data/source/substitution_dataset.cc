@@ -45,6 +45,7 @@ class SubstitutionDataset : public Dataset {
   std::string fingerprint() const override { return dataset_->fingerprint(); }
   std::vector<int64_t> part_samples() const override { return dataset_->part_samples(); }
   int64_t mean_stored_bytes() const override { return dataset_->mean_stored_bytes(); }
+  bool is_slow() const override { return dataset_->is_slow(); }
   absl::Span<const kernels::ByteValues> row_values(int input) const override {
     return dataset_->row_values(input);
   }
@@ -70,6 +71,18 @@ class SubstitutionDataset : public Dataset {
 
   absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
     return dataset_->ReadEvaluation(first, count, rows);
+  }
+
+  // An index has the target of a damaged sample, not of its substitute. So targets are read if
+  // there may be substitutes.
+  absl::StatusOr<int64_t> CountTargets(const Target& target,
+                                       absl::Span<const SampleRef> samples) const override {
+    return damaged_max_ == 0 ? dataset_->CountTargets(target, samples)
+                             : Dataset::CountTargets(target, samples);
+  }
+  absl::StatusOr<int64_t> CountEvaluationTargets(const Target& target, int64_t first,
+                                                 int64_t count) const override {
+    return dataset_->CountEvaluationTargets(target, first, count);
   }
 
  private:

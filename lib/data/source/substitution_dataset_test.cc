@@ -48,6 +48,12 @@ class Numbers : public Dataset {
     return Read(SamplesOf(0, samples), rows);
   }
 
+  bool is_slow() const override { return true; }
+  // An index has the targets of all samples.
+  absl::StatusOr<int64_t> CountTargets(const Target&, absl::Span<const SampleRef>) const override {
+    return 1000;
+  }
+
   std::vector<int64_t> parts;
   absl::Status storage;
   mutable std::atomic<int> reads = 0;
@@ -196,6 +202,18 @@ TEST(SubstitutionDatasetTest, HeldOutSamplesAndErrorsOfTheStorageAreNotReplaced)
   changed.storage = absl::UnavailableError("the disk is gone");
   EXPECT_TRUE(absl::IsUnavailable(Read(*dataset, {{0, 1}}).status));
   EXPECT_EQ(dataset->substituted(), 0);
+}
+
+TEST(SubstitutionDatasetTest, CountsTheTargetsOfSubstitutes) {
+  const v1::Graph graph = GraphOfNumbers();
+  const SampleRef other = SubstituteFor({0, 3}, 0, kSeed, 0, 10);
+  const Dataset::Target target{
+      .graph = &graph, .input = 0, .use = {.ignore_index = static_cast<int32_t>(other.sample)}};
+  const auto dataset = Substitute(std::make_unique<Numbers>(10, std::set<int64_t>{3}), 1);
+  EXPECT_EQ(*dataset->CountTargets(target, SamplesOf(0, {3})), 3) << "of four numbers";
+  const auto without = Substitute(std::make_unique<Numbers>(10, std::set<int64_t>{3}), 0);
+  EXPECT_EQ(*without->CountTargets(target, SamplesOf(0, {3})), 1000) << "from the index";
+  EXPECT_TRUE(without->is_slow());
 }
 
 TEST(SubstitutionDatasetTest, SeveralThreadsCountTogether) {
