@@ -1,6 +1,7 @@
 // Names a sample of a data set in one of its epochs.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 namespace muster {
