@@ -326,6 +326,32 @@ TEST(TrainerTest, DevicesAndWorkersDoNotChangeTheParameters) {
   }
 }
 
+TEST(TrainerTest, WorkersTrainInTheOrderThatTheJobChose) {
+  FakePs::Options job = LinearJob(/*workers=*/1);
+  v1::DataSpec& data = *job.spec.mutable_data();
+  data.mutable_linear()->set_samples(100);  // not a multiple of the batch size
+  std::vector<v1::DataSpec> orders(5, data);
+  orders[1].set_last_batch(v1::LAST_BATCH_CONTINUE);
+  orders[2].mutable_shuffle()->mutable_none();
+  orders[3].mutable_shuffle()->mutable_block()->set_lanes(2);
+  orders[3].mutable_shuffle()->mutable_block()->set_samples(5);
+  for (const double weight : {3, 1}) {
+    v1::MixturePart& part = *orders[4].mutable_mixture()->add_parts();
+    part.set_weight(weight);
+    *part.mutable_data()->mutable_linear() = data.linear();
+  }
+  std::vector<float> biases;
+  for (const v1::DataSpec& order : orders) {
+    data = order;
+    job.workers = 1;
+    const Trained alone = Train(job, 6, /*devices=*/1);
+    job.workers = 2;
+    ExpectSameParameters(alone, Train(job, 6, /*devices=*/1), 1e-6);
+    for (const float bias : biases) EXPECT_NE(alone.parameters[1][0], bias) << "like another order";
+    biases.push_back(alone.parameters[1][0]);
+  }
+}
+
 TEST(TrainerTest, MicroBatchesDoNotChangeTheParameters) {
   const std::string path = testing::TempDir() + "/trainer_test_micro.txt";
   const Trained whole = Train(TextJob(path, /*workers=*/1), 6, /*devices=*/1);
