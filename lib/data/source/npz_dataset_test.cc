@@ -94,7 +94,7 @@ class NpzDatasetTest : public testing::Test {
     }
     file << writer.End();
     file.close();
-    return OpenDataset(spec_, Classifier(), held_bytes_max);
+    return OpenDataset(spec_, Classifier(), {.held_bytes_max = held_bytes_max});
   }
   std::string Fault() { return std::string(Open().status().message()); }
 
