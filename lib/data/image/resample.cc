@@ -87,21 +87,6 @@ Interval InputsOf(int from, int to, int first, int count, ResampleFilter filter)
   return {left.first, right.first + right.count - left.first};
 }
 
-// Splits four weights for ResampleLoops::horizontal_rgb: inputs 0 and 1 for each channel, then 2
-// and 3.
-void SplitWeights(const int32_t* weights, int16_t* parts) {
-  for (int half = 0; half < 2; ++half) {
-    for (int channel = 0; channel < 3; ++channel) {
-      for (int k = 0; k < 2; ++k) {
-        const int32_t weight = weights[2 * half + k];
-        const int at = 8 * half + 2 * channel + k;
-        parts[at] = static_cast<int16_t>(weight >> kLowBits);
-        parts[16 + at] = static_cast<int16_t>(weight & ((1 << kLowBits) - 1));
-      }
-    }
-  }
-}
-
 }  // namespace
 
 PixelView ViewOf(const Image& image, int left, int top) {
@@ -148,6 +133,40 @@ void Resampler::ComputeTaps(int from, int to, int first, int count, ResampleFilt
     }
     axis.starts[i] = taps.first - base;
     axis.counts[i] = taps.count;
+  }
+}
+
+// Gives every output the same number of pairs, so that the loop has no branches. An output near the
+// end starts earlier, with weights of 0, so that it reads nothing behind the row.
+void Resampler::SplitWeights(const Axis& axis, RgbAxis& rgb) {
+  const int outputs = static_cast<int>(axis.starts.size());
+  int32_t count_max = 0, end = 0;
+  for (int i = 0; i < outputs; ++i) {
+    count_max = std::max(count_max, axis.counts[i]);
+    end = std::max(end, axis.starts[i] + axis.counts[i]);
+  }
+  constexpr int kBlock = kernels::RgbTaps::kBlock;
+  const int padded = (outputs + kBlock - 1) / kBlock * kBlock;
+  rgb.pairs = (count_max + 1) / 2;
+  rgb.starts.assign(padded, 0);
+  rgb.parts.assign(padded * rgb.pairs * 16, 0);
+  for (int i = 0; i < outputs; ++i) {
+    const int start =
+        std::max(0, std::min<int>(axis.starts[i], end - static_cast<int>(2 * rgb.pairs)));
+    const int shift = axis.starts[i] - start;
+    rgb.starts[i] = start;
+    const int32_t* const weights = axis.weights.data() + i * axis.stride;
+    int16_t* const parts =
+        rgb.parts.data() + 32 * rgb.pairs * (i / kBlock * 4 + i % 4) + 8 * (i % kBlock / 4);
+    for (int t = 0; t < axis.counts[i]; ++t) {
+      const auto high = static_cast<int16_t>(weights[t] >> kLowBits);
+      const auto low = static_cast<int16_t>(weights[t] & ((1 << kLowBits) - 1));
+      int16_t* const part = parts + 32 * ((t + shift) / 2) + (t + shift) % 2;
+      for (int c = 0; c < 3; ++c) {
+        part[2 * c] = high;
+        part[16 + 2 * c] = low;
+      }
+    }
   }
 }
 
@@ -208,17 +227,14 @@ void Resampler::Resample(const ResampleOptions& options, const PixelView& from, 
     }
   }
   const bool is_rgb = from.channels == 3 && from.pixel == 3;
-  if (is_rgb) {
-    columns_.parts.assign(columns_.weights.size() * 8, 0);
-    for (size_t i = 0; i < columns_.weights.size(); i += 4) {
-      SplitWeights(columns_.weights.data() + i, columns_.parts.data() + i * 8);
-    }
-  }
+  if (is_rgb) SplitWeights(columns_, rgb_columns_);
   const kernels::ResampleTaps taps = {.starts = columns_.starts.data(),
                                       .counts = columns_.counts.data(),
                                       .weights = columns_.weights.data(),
-                                      .stride = columns_.stride,
-                                      .parts = is_rgb ? columns_.parts.data() : nullptr};
+                                      .stride = columns_.stride};
+  const kernels::RgbTaps rgb_taps = {.starts = rgb_columns_.starts.data(),
+                                     .parts = rgb_columns_.parts.data(),
+                                     .pairs = rgb_columns_.pairs};
   // Each row has its channels one after the other, in whole vectors.
   const int64_t plane = (window.width + 31) / 32 * 32;
   const int64_t row_bytes = plane * from.channels;
@@ -227,7 +243,8 @@ void Resampler::Resample(const ResampleOptions& options, const PixelView& from, 
   for (int y = 0; y < source_rows; ++y) {
     const uint8_t* const row = from.data + y * from.row;
     if (is_rgb) {
-      Loops().horizontal_rgb(rows + y * row_bytes, plane, row, taps, window.width);
+      Loops().horizontal_rgb(rows + y * row_bytes, plane, row, rgb_taps,
+                             static_cast<int64_t>(rgb_columns_.starts.size()));
       continue;
     }
     for (int c = 0; c < from.channels; ++c) {
@@ -248,8 +265,9 @@ void Resampler::Resample(const ResampleOptions& options, const PixelView& from, 
 void Resampler::Trim(int64_t bytes) {
   resampled_rows_.Trim(bytes);
   for (Axis* axis : {&columns_, &rows_}) {
-    if (static_cast<int64_t>(axis->weights.capacity() * 20) > bytes) *axis = Axis();
+    if (static_cast<int64_t>(axis->weights.capacity() * 4) > bytes) *axis = Axis();
   }
+  if (static_cast<int64_t>(rgb_columns_.parts.capacity() * 2) > bytes) rgb_columns_ = RgbAxis();
 }
 
 }  // namespace muster

@@ -53,16 +53,24 @@ class Resampler {
     std::vector<int32_t> starts;
     std::vector<int32_t> counts;
     std::vector<int32_t> weights;
-    std::vector<int16_t> parts;
     int64_t stride = 0;
+  };
+
+  // The storage of kernels::RgbTaps.
+  struct RgbAxis {
+    std::vector<int32_t> starts;
+    std::vector<int16_t> parts;
+    int64_t pairs = 0;
   };
 
   static void ComputeTaps(int from, int to, int first, int count, ResampleFilter filter,
                           Axis& axis);
+  static void SplitWeights(const Axis& axis, RgbAxis& rgb);
   void Nearest(const ResampleOptions& options, const PixelView& from, uint8_t* to);
   void Copy(const ResampleOptions& options, const PixelView& from, uint8_t* to);
 
   Axis columns_;
+  RgbAxis rgb_columns_;
   Axis rows_;
   ByteBuffer resampled_rows_;
 };

@@ -33,56 +33,75 @@ inline __m256i Load256(const void* from) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(from));
 }
 
-// Returns the sum of one output: two partial sums of red, green and blue, in the two halves.
-inline __m256i RgbSum(const uint8_t* in, const int16_t* parts, int32_t groups) {
-  // Makes pairs of 16 bits of inputs 0 and 1 in the low half, and of 2 and 3 in the high half.
-  const __m256i order =
-      _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 6, -1, 9, -1, 7,
-                       -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
-  auto load = [&](int32_t group) {
-    const auto* at = reinterpret_cast<const __m128i*>(in + 12 * group);
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(at)), order);
+// Returns inputs of two outputs, each in a half.
+inline __m256i LoadTwo(const uint8_t* a, const uint8_t* b) {
+  const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a));
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(low),
+                                 _mm_loadu_si128(reinterpret_cast<const __m128i*>(b)), 1);
+}
+
+// Returns the values of two outputs as 32-bit numbers: red, green, blue and nothing in each half.
+// kPairs > 0 is the number of pairs; 0 means `pairs`.
+template <int kPairs>
+inline __m256i TwoOutputs(const uint8_t* a, const uint8_t* b, const int16_t* parts, int64_t pairs) {
+  // These make pairs of 16 bits of inputs 0 and 1, or 2 and 3, for each channel.
+  const __m256i first_order = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
+  const __m256i second_order = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1));
+  const int64_t count = kPairs > 0 ? kPairs : pairs;
+  __m256i high = _mm256_setzero_si256(), low = _mm256_set1_epi32(kHalf);
+  auto add = [&](__m256i pair, int64_t i) {
+    high = _mm256_add_epi32(high, _mm256_madd_epi16(pair, Load256(parts + 32 * i)));
+    low = _mm256_add_epi32(low, _mm256_madd_epi16(pair, Load256(parts + 32 * i + 16)));
   };
-  __m256i pixels = load(0);
-  __m256i high = _mm256_madd_epi16(pixels, Load256(parts));
-  __m256i low = _mm256_madd_epi16(pixels, Load256(parts + 16));
-  for (int32_t group = 1; group < groups; ++group) {
-    pixels = load(group);
-    const int16_t* const weights = parts + 32 * group;
-    high = _mm256_add_epi32(high, _mm256_madd_epi16(pixels, Load256(weights)));
-    low = _mm256_add_epi32(low, _mm256_madd_epi16(pixels, Load256(weights + 16)));
+  int64_t i = 0;
+  for (; i + 2 <= count; i += 2) {
+    const __m256i pixels = LoadTwo(a + 6 * i, b + 6 * i);
+    add(_mm256_shuffle_epi8(pixels, first_order), i);
+    add(_mm256_shuffle_epi8(pixels, second_order), i + 1);
   }
-  return _mm256_add_epi32(_mm256_slli_epi32(high, 11), low);
+  if (i < count) add(_mm256_shuffle_epi8(LoadTwo(a + 6 * i, b + 6 * i), first_order), i);
+  return _mm256_srai_epi32(_mm256_add_epi32(_mm256_slli_epi32(high, 11), low), 22);
 }
 
-// Returns [sum of a's halves, sum of b's halves], rounded.
-inline __m256i AddHalves(__m256i a, __m256i b) {
-  const __m256i sum = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
-                                       _mm256_permute2x128_si256(a, b, 0x31));
-  return _mm256_srai_epi32(_mm256_add_epi32(sum, _mm256_set1_epi32(kHalf)), 22);
+template <int kPairs>
+inline void HorizontalBlocks(uint8_t* to, int64_t plane, const uint8_t* from, const RgbTaps& taps,
+                             int64_t n) {
+  const __m256i planar = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, -1, -1, -1, -1));
+  const __m256i joined = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const int64_t part = 32 * (kPairs > 0 ? kPairs : taps.pairs);
+  const int16_t* parts = taps.parts;
+  for (int64_t i = 0; i < n; i += RgbTaps::kBlock, parts += 4 * part) {
+    const int32_t* const starts = taps.starts + i;
+    auto two = [&](int k) {
+      return TwoOutputs<kPairs>(from + 3 * int64_t{starts[k]}, from + 3 * int64_t{starts[k + 4]},
+                                parts + k * part, taps.pairs);
+    };
+    const __m256i left = _mm256_packs_epi32(two(0), two(1));
+    const __m256i right = _mm256_packs_epi32(two(2), two(3));
+    const __m256i bytes = _mm256_permutevar8x32_epi32(
+        _mm256_shuffle_epi8(_mm256_packus_epi16(left, right), planar), joined);
+    const __m128i red_green = _mm256_castsi256_si128(bytes);
+    const __m128i blue = _mm256_extracti128_si256(bytes, 1);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to + i), red_green);
+    _mm_storeh_pd(reinterpret_cast<double*>(to + plane + i), _mm_castsi128_pd(red_green));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to + 2 * plane + i), blue);
+  }
 }
 
-void HorizontalRgb(uint8_t* to, int64_t plane, const uint8_t* from, const ResampleTaps& taps,
+void HorizontalRgb(uint8_t* to, int64_t plane, const uint8_t* from, const RgbTaps& taps,
                    int64_t n) {
-  const int64_t stride = (taps.stride + 3) / 4 * 32;
-  const __m128i planar = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, -1, -1, -1, -1);
-  auto sum = [&](int64_t i) {
-    return RgbSum(from + 3 * int64_t{taps.starts[i]}, taps.parts + i * stride,
-                  (taps.counts[i] + 3) / 4);
-  };
-  for (int64_t i = 0; i < n; i += 4) {
-    const int64_t last = n - 1;
-    auto at = [&](int64_t k) { return i + k < last ? i + k : last; };
-    const __m256i first = AddHalves(sum(i), sum(at(1)));
-    const __m256i second = AddHalves(sum(at(2)), sum(at(3)));
-    const __m256i words = _mm256_packs_epi32(first, second);
-    const __m256i bytes = _mm256_packus_epi16(words, words);
-    const __m128i pixels = _mm_shuffle_epi8(
-        _mm_unpacklo_epi8(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)),
-        planar);
-    const int32_t channels[3] = {_mm_cvtsi128_si32(pixels), _mm_extract_epi32(pixels, 1),
-                                 _mm_extract_epi32(pixels, 2)};
-    for (int c = 0; c < 3; ++c) __builtin_memcpy(to + c * plane + i, &channels[c], 4);
+  switch (taps.pairs) {
+    case 1:
+      return HorizontalBlocks<1>(to, plane, from, taps, n);
+    case 2:
+      return HorizontalBlocks<2>(to, plane, from, taps, n);
+    case 3:
+      return HorizontalBlocks<3>(to, plane, from, taps, n);
+    default:
+      return HorizontalBlocks<0>(to, plane, from, taps, n);
   }
 }
 
@@ -129,16 +148,19 @@ void Vertical(uint8_t* to, const uint8_t* from, int64_t stride, const int32_t* w
 
 #else
 
-void HorizontalRgb(uint8_t* to, int64_t plane, const uint8_t* from, const ResampleTaps& taps,
+void HorizontalRgb(uint8_t* to, int64_t plane, const uint8_t* from, const RgbTaps& taps,
                    int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
+    const int64_t block = i / RgbTaps::kBlock, k = i % 4, half = i % RgbTaps::kBlock / 4;
     const uint8_t* const in = from + 3 * int64_t{taps.starts[i]};
-    const int32_t* const weights = taps.weights + i * taps.stride;
+    const int16_t* const parts = taps.parts + 32 * taps.pairs * (4 * block + k) + 8 * half;
     int32_t red = 0, green = 0, blue = 0;
-    for (int32_t t = 0; t < taps.counts[i]; ++t) {
-      red += in[3 * t] * weights[t];
-      green += in[3 * t + 1] * weights[t];
-      blue += in[3 * t + 2] * weights[t];
+    for (int64_t t = 0; t < 2 * taps.pairs; ++t) {
+      const int16_t* const part = parts + 32 * (t / 2) + t % 2;
+      const int32_t weight = part[0] * 2048 + part[16];
+      red += in[3 * t] * weight;
+      green += in[3 * t + 1] * weight;
+      blue += in[3 * t + 2] * weight;
     }
     to[i] = Rounded(red);
     to[plane + i] = Rounded(green);

@@ -12,15 +12,24 @@ struct ResampleTaps {
   const int32_t* counts;
   const int32_t* weights;  // [outputs, stride]
   int64_t stride;
-  // The weights as two 16-bit parts, high * 2^11 + low, for each 4 inputs, in the order of
-  // ResampleLoops::horizontal_rgb. [outputs, ceil(stride / 4), 2, 16]; nullptr for other loops.
+};
+
+// The same for interleaved RGB and products of 16 bits. A weight is high * 2^11 + low. All outputs
+// read the same number of pairs of inputs. `outputs` is a multiple of 8.
+struct RgbTaps {
+  static constexpr int kBlock = 8;
+  const int32_t* starts;  // [outputs]
+  // [outputs / 8, 4, pairs, 2, 2, 8]: for outputs k and k + 4 of a block and each pair of inputs,
+  // the high and then the low parts. Those of one output are the pair for red, green, blue and
+  // nothing.
   const int16_t* parts;
+  int64_t pairs;
 };
 
 struct ResampleLoops {
   // Resamples a row of interleaved RGB. Channel c of output i becomes to[c * plane + i]. Reads up
-  // to 16 bytes behind the last input. Writes whole groups of 4 outputs.
-  void (*horizontal_rgb)(uint8_t* to, int64_t plane, const uint8_t* from, const ResampleTaps& taps,
+  // to 16 bytes behind the last input. `n` is a multiple of 8.
+  void (*horizontal_rgb)(uint8_t* to, int64_t plane, const uint8_t* from, const RgbTaps& taps,
                          int64_t n);
   // Resamples a row of one channel.
   void (*horizontal_plane)(uint8_t* to, const uint8_t* from, const ResampleTaps& taps, int64_t n);
