@@ -123,8 +123,9 @@ bool JpegDecoder::State::Header() {
   return true;
 }
 
-// Chooses the part to decode. `region` grows by a margin, because fancy upsampling reads pixels
-// beside the region, and libjpeg crops columns at whole blocks.
+// Chooses the part to decode. `region` grows, because libjpeg crops columns on the left at whole
+// blocks, and because fancy upsampling reads one chroma sample beside a pixel. The first and last
+// columns have no neighbour and differ from those of a full decode.
 bool JpegDecoder::State::Start() {
   if (setjmp(jump) != 0) return false;
   jpeg_start_decompress(&info);
@@ -133,7 +134,7 @@ bool JpegDecoder::State::Start() {
               .height = static_cast<int>(info.output_height)};
     return true;
   }
-  const int margin = info.max_h_samp_factor * DCTSIZE;
+  const int margin = 2 * info.max_h_samp_factor;
   const int right =
       std::min(static_cast<int>(info.output_width), region.left + region.width + margin);
   JDIMENSION left = std::max(0, region.left - margin), width = right - left;
