@@ -11,6 +11,10 @@
 #include "glog/logging.h"
 #include "lib/status/status.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace muster {
 namespace {
 
@@ -175,52 +179,106 @@ inline uint64_t JoinSevens(uint64_t word) {
   return (word & 0x000000000fffffff) | (word & 0x0fffffff00000000) >> 4;
 }
 
-// Reads packed numbers into to[count...]. Counts those that find no room.
-Fault TakeVarints(WireBytes packed, absl::Span<int64_t> to, int64_t& count) {
+// Writes each byte of `word` as a number.
+inline void StoreBytes(uint64_t word, int64_t* to) {
+  for (int i = 0; i < 8; ++i) to[i] = static_cast<int64_t>(word >> (8 * i) & 0xff);
+}
+
+inline void StoreBytes(uint64_t word, int32_t* to) {
+#if defined(__SSE2__)
+  const __m128i zero = _mm_setzero_si128();
+  const __m128i bytes = _mm_cvtsi64_si128(static_cast<int64_t>(word));
+  const __m128i shorts = _mm_unpacklo_epi8(bytes, zero);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_unpacklo_epi16(shorts, zero));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 4), _mm_unpackhi_epi16(shorts, zero));
+#else
+  for (int i = 0; i < 8; ++i) to[i] = static_cast<int32_t>(word >> (8 * i) & 0xff);
+#endif
+}
+
+// Numbers of a list, as they are read.
+template <typename Number>
+struct NumberSink {
+  absl::Span<Number> to;
+  int64_t count = 0;  // of the list, also of numbers that find no room
+  uint64_t bits = 0;  // the bits that are set in any of the numbers
+
+  int64_t room() const { return std::ssize(to) - count; }
+  void Add(uint64_t value) {
+    if (room() > 0) {
+      to[count] = static_cast<Number>(value);
+      bits |= value;
+    }
+    ++count;
+  }
+};
+
+// Adds packed numbers.
+template <typename Number>
+Fault TakeVarints(WireBytes packed, NumberSink<Number>& sink) {
   const std::byte* at = packed.data();
   const std::byte* const end = at + packed.size();
-  const int64_t room = std::ssize(to);
   // Reads eight bytes at once. Branches that depend on the lengths of numbers would often be
-  // mispredicted, so only words of eight numbers have one.
-  while (end - at >= 8 && room - count >= 8) {
+  // mispredicted, so only words of eight and of more than four numbers have one.
+  while (end - at >= 8 && sink.room() >= 8) {
     const auto word = LoadNumber<uint64_t>(at);
-    uint64_t ends = ~word & kContinues;
-    int64_t* const out = to.data() + count;
+    const uint64_t ends = ~word & kContinues;
+    Number* const out = sink.to.data() + sink.count;
     if (ends == kContinues) {
-      for (int i = 0; i < 8; ++i) out[i] = static_cast<int64_t>(word >> (8 * i) & 0xff);
+      StoreBytes(word, out);
+      sink.bits |= 0x7f;
+      sink.count += 8;
       at += 8;
-      count += 8;
       continue;
     }
     if (ends == 0) {
       uint64_t value;
       if (!TakeVarint(at, end, value)) return kBadVarint;
-      *out = static_cast<int64_t>(value);
-      ++count;
+      sink.Add(value);
       continue;
     }
-    // Takes up to four numbers. Those that the word does not have become garbage, which the next
-    // numbers overwrite.
-    const int taken = std::min(std::popcount(ends), 4);
-    int used = 0;
-    for (int i = 0; i < 4; ++i) {
-      const int bits = (std::countr_zero(ends) + 1) & 63;  // up to the end of the number
-      const uint64_t number = (word & ((ends & -ends) - 1)) >> used;
-      out[i] = static_cast<int64_t>(JoinSevens(number & ~kContinues));
-      used = i < taken ? bits : used;
-      ends &= ends - 1;
-    }
-    at += used == 0 ? 8 : used / 8;
-    count += taken;
+    const int rest = std::countl_zero(ends);  // bits of the last number, which goes on
+    const uint64_t joined = JoinSevens(word & ~kContinues & ~uint64_t{0} >> rest);
+    uint64_t last_bits = JoinSevens(ends >> 1);  // of the numbers in `joined`
+    const auto count = static_cast<int64_t>((ends >> 7) * 0x0101010101010101 >> 56);
+    int first_bit = 0;
+    auto take = [&](int64_t i) {
+      // Behind the last number there is a number without bits, because `joined` has 56.
+      last_bits |= uint64_t{1} << 62;
+      const uint64_t last = last_bits & -last_bits;
+      const uint64_t value = (joined & (2 * last - 1)) >> first_bit;
+      out[i] = static_cast<Number>(value);
+      sink.bits |= value;
+      first_bit = __builtin_ctzll(last) + 1;  // countr_zero() would check for 0, too
+      last_bits &= last_bits - 1;
+    };
+    take(0);
+    take(1);
+    take(2);
+    take(3);
+    for (int64_t i = 4; i < count; ++i) take(i);
+    sink.count += count;
+    at += 8 - rest / 8;
   }
-  for (uint64_t value; at < end && count < room; ++count) {
+  for (uint64_t value; at < end && sink.room() > 0; sink.Add(value)) {
     if (!TakeVarint(at, end, value)) return kBadVarint;
-    to[count] = static_cast<int64_t>(value);
   }
   if (at == end) return nullptr;
   if ((end[-1] & std::byte{0x80}) != std::byte{0}) return kBadVarint;
-  for (; at < end; ++at) count += (*at & std::byte{0x80}) == std::byte{0};
+  for (; at < end; ++at) sink.count += (*at & std::byte{0x80}) == std::byte{0};
   return nullptr;
+}
+
+template <typename Number>
+absl::Status ReadNumbers(const Feature& feature, NumberSink<Number>& sink) {
+  CHECK(feature.kind == Feature::Kind::kIntegers);
+  return ToStatus(ForEachField(feature.list, [&](const Field& field) -> Fault {
+    if (field.number != 1) return nullptr;
+    if (field.type == kLength) return TakeVarints(field.bytes, sink);
+    if (field.type != kVarint) return "a list of integers has another type";
+    sink.Add(field.value);
+    return nullptr;
+  }));
 }
 
 }  // namespace
@@ -302,17 +360,15 @@ absl::StatusOr<int64_t> ReadFloats(const Feature& feature, absl::Span<float> to)
 }
 
 absl::StatusOr<int64_t> ReadIntegers(const Feature& feature, absl::Span<int64_t> to) {
-  CHECK(feature.kind == Feature::Kind::kIntegers);
-  int64_t count = 0;
-  RETURN_IF_ERROR(ToStatus(ForEachField(feature.list, [&](const Field& field) -> Fault {
-    if (field.number != 1) return nullptr;
-    if (field.type == kLength) return TakeVarints(field.bytes, to, count);
-    if (field.type != kVarint) return "a list of integers has another type";
-    if (count < std::ssize(to)) to[count] = static_cast<int64_t>(field.value);
-    ++count;
-    return nullptr;
-  })));
-  return count;
+  NumberSink<int64_t> sink{.to = to};
+  RETURN_IF_ERROR(ReadNumbers(feature, sink));
+  return sink.count;
+}
+
+absl::StatusOr<SmallIntegers> ReadSmallIntegers(const Feature& feature, absl::Span<int32_t> to) {
+  NumberSink<int32_t> sink{.to = to};
+  RETURN_IF_ERROR(ReadNumbers(feature, sink));
+  return SmallIntegers{.count = sink.count, .fit = sink.bits < uint64_t{1} << 31};
 }
 
 absl::StatusOr<absl::Span<const std::byte>> ReadBytes(const Feature& feature) {

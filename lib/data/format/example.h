@@ -63,6 +63,14 @@ absl::StatusOr<std::string> DescribeFeatures(absl::Span<const std::byte> example
 absl::StatusOr<int64_t> ReadFloats(const Feature& feature, absl::Span<float> to);
 absl::StatusOr<int64_t> ReadIntegers(const Feature& feature, absl::Span<int64_t> to);
 
+// Reads integers as above, but quicker. `fit` tells whether each copied value is in [0, 2^31);
+// otherwise the values are undefined.
+struct SmallIntegers {
+  int64_t count = 0;
+  bool fit = false;
+};
+absl::StatusOr<SmallIntegers> ReadSmallIntegers(const Feature& feature, absl::Span<int32_t> to);
+
 // Returns the bytes of a list of one value. They refer to the bytes of the Example. Fails if the
 // list has another number of values. Requires: the feature's kind is kBytes.
 absl::StatusOr<absl::Span<const std::byte>> ReadBytes(const Feature& feature);

@@ -183,6 +183,15 @@ TEST(ExampleTest, ReadsIntegersOfAllLengthsAndCountsThoseWithoutRoom) {
       ASSERT_EQ(ReadIntegers(feature, absl::MakeSpan(some).first(length / 2)).value(), length);
       ASSERT_EQ(some.back(), -99);
       for (int i = 0; i < length / 2; ++i) ASSERT_EQ(some[i], list->value(i));
+      std::vector<int32_t> small(length / 2 + 1, -99);
+      const SmallIntegers read =
+          ReadSmallIntegers(feature, absl::MakeSpan(small).first(length / 2)).value();
+      ASSERT_EQ(read.count, length);
+      ASSERT_EQ(small.back(), -99);
+      bool fit = true;
+      for (int i = 0; i < length / 2; ++i) fit &= list->value(i) >> 31 == 0;
+      ASSERT_EQ(read.fit, fit);
+      for (int i = 0; fit && i < length / 2; ++i) ASSERT_EQ(small[i], list->value(i));
     }
   }
 }

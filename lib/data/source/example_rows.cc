@@ -72,10 +72,13 @@ absl::StatusOr<ExampleRows::Column> ExampleRows::MakeColumn(const v1::DataSpec& 
     return DataInvalid(field, absl::StrCat("required: the feature of the model's ", input.name(),
                                            ", [", absl::StrJoin(input.shape(), ", "), "]"));
   }
-  Column column{.name = input.name(),
-                .is_f32 = input.dtype() == v1::DTYPE_F32,
-                .elements = RowBytes(input) / 4,
-                .use = use};
+  Column column{
+      .name = input.name(),
+      .is_f32 = input.dtype() == v1::DTYPE_F32,
+      .elements = RowBytes(input) / 4,
+      .use = use,
+      .lowest = std::max<int64_t>(use.lowest, std::numeric_limits<int32_t>::min()),
+      .limit = std::min<int64_t>(use.limit, int64_t{std::numeric_limits<int32_t>::max()} + 1)};
   std::string rest_field;
   switch (rule->second.kind_case()) {
     case v1::ExampleInput::KIND_NOT_SET:
@@ -208,9 +211,7 @@ absl::Status ExampleRows::Store(const Column& column, absl::Span<const int64_t> 
     }
     return absl::OkStatus();
   }
-  const int64_t lowest = std::max<int64_t>(column.use.lowest, std::numeric_limits<int32_t>::min());
-  const int64_t limit =
-      std::min<int64_t>(column.use.limit, int64_t{std::numeric_limits<int32_t>::max()} + 1);
+  const int64_t lowest = column.lowest, limit = column.limit;
   const int64_t ignored = column.use.ignore_index.value_or(lowest);
   const auto offset = static_cast<uint64_t>(static_cast<int64_t>(column.offset));
   const auto count = static_cast<uint64_t>(limit - lowest);
@@ -235,6 +236,30 @@ absl::Status ExampleRows::Store(const Column& column, absl::Span<const int64_t> 
   return absl::OkStatus();
 }
 
+absl::StatusOr<int64_t> ExampleRows::StoreList(const Column& column, Scratch& scratch,
+                                               std::byte* to) const {
+  const Feature& feature = scratch.found[column.feature];
+  if (!column.is_f32 && column.offset == 0) {
+    // Most ids are small and valid, and need no number of 64 bits between.
+    const absl::Span<int32_t> ids(reinterpret_cast<int32_t*>(to), column.elements);
+    const absl::StatusOr<SmallIntegers> read = ReadSmallIntegers(feature, ids);
+    if (!read.ok()) return At(column.feature, read.status());
+    const auto lowest = static_cast<uint32_t>(column.lowest);
+    const auto values = static_cast<uint32_t>(column.limit - column.lowest - 1);
+    const int64_t filled = std::min(read->count, column.elements);
+    bool are_valid = read->fit && column.lowest < column.limit;
+    for (int64_t i = 0; i < filled; ++i) {
+      are_valid &= static_cast<uint32_t>(ids[i]) - lowest <= values;
+    }
+    if (are_valid) return read->count;
+  }
+  const absl::Span<int64_t> integers = Memory(scratch.integers, column.elements);
+  const absl::StatusOr<int64_t> count = ReadIntegers(feature, integers);
+  if (!count.ok()) return At(column.feature, count.status());
+  RETURN_IF_ERROR(Store(column, integers.first(std::min(*count, column.elements)), to));
+  return count;
+}
+
 absl::Status ExampleRows::FillFixed(const Column& column, Scratch& scratch, std::byte* to) const {
   const Feature& feature = scratch.found[column.feature];
   auto wrong_count = [&](int64_t count, absl::string_view unit) {
@@ -243,11 +268,8 @@ absl::Status ExampleRows::FillFixed(const Column& column, Scratch& scratch, std:
   };
   switch (feature.kind) {
     case Feature::Kind::kIntegers: {
-      const absl::Span<int64_t> integers = Memory(scratch.integers, column.elements);
-      const absl::StatusOr<int64_t> count = ReadIntegers(feature, integers);
-      if (!count.ok()) return At(column.feature, count.status());
-      if (*count != column.elements) return wrong_count(*count, "integers");
-      return Store(column, integers, to);
+      ASSIGN_OR_RETURN(const int64_t count, StoreList(column, scratch, to));
+      return count == column.elements ? absl::OkStatus() : wrong_count(count, "integers");
     }
     case Feature::Kind::kFloats: {
       if (!column.is_f32) {
@@ -304,11 +326,8 @@ absl::Status ExampleRows::FillVariable(const Column& column, Scratch& scratch,
   const Feature& feature = scratch.found[column.feature];
   int64_t filled = 0;
   if (feature.kind == Feature::Kind::kIntegers) {
-    const absl::Span<int64_t> integers = Memory(scratch.integers, column.elements);
-    const absl::StatusOr<int64_t> count = ReadIntegers(feature, integers);
-    if (!count.ok()) return At(column.feature, count.status());
-    filled = std::min(*count, column.elements);
-    RETURN_IF_ERROR(Store(column, integers.first(filled), to));
+    ASSIGN_OR_RETURN(const int64_t count, StoreList(column, scratch, to));
+    filled = std::min(count, column.elements);
   } else if (feature.kind == Feature::Kind::kFloats && column.is_f32) {
     const absl::StatusOr<int64_t> count =
         ReadFloats(feature, absl::MakeSpan(reinterpret_cast<float*>(to), column.elements));

@@ -74,6 +74,8 @@ class ExampleRows {
     int weights = -1;    // of a scatter; < 0: all values count
     double offset = 0;   // is added to the numbers of a fixed list
     double rest = 0;     // the value of elements that the feature does not give
+    int64_t lowest = 0;  // ids of the model that fit i32, besides the ignored one
+    int64_t limit = 0;
     std::unique_ptr<const ImageRows> images;
   };
   struct Scratch;
@@ -92,6 +94,8 @@ class ExampleRows {
   absl::Status FillScatter(const Column& column, Scratch& scratch, std::byte* to) const;
   absl::Status FillImage(const Column& column, SampleRef sample, Use use, const Scratch& scratch,
                          absl::Span<std::byte> to) const;
+  // Reads a list of integers up to the elements of the column, and returns how many it has.
+  absl::StatusOr<int64_t> StoreList(const Column& column, Scratch& scratch, std::byte* to) const;
   // Writes integers as elements of the column. Checks ids. `first`: the number of the first one in
   // the list.
   absl::Status Store(const Column& column, absl::Span<const int64_t> integers, std::byte* to,

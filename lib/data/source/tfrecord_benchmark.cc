@@ -29,7 +29,7 @@
 namespace muster {
 namespace {
 
-constexpr int kRounds = 7;
+constexpr int kRounds = 5;
 constexpr int64_t kBatch = 256;
 constexpr int64_t kTokens = 128;
 constexpr int64_t kNumbers = 240;
