@@ -178,6 +178,11 @@ absl::Span<const kernels::ByteValues> ExampleRows::row_values(int input) const {
   return column.images->values();
 }
 
+bool ExampleRows::has_images() const {
+  return std::ranges::any_of(columns_,
+                             [](const Column& column) { return column.images != nullptr; });
+}
+
 std::string ExampleRows::DescribeCounted() const {
   std::string text;
   for (const int input : counted_inputs_) {

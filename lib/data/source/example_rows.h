@@ -37,6 +37,9 @@ class ExampleRows {
   // Inputs with ids that may not count as targets, because a loss ignores one of them.
   absl::Span<const int> counted_inputs() const { return counted_inputs_; }
 
+  // Returns whether images are decoded.
+  bool has_images() const;
+
   // The rules by which targets are counted, as text without a limit of its length.
   std::string DescribeCounted() const;
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -195,8 +196,45 @@ class TfrecordDataset : public Dataset {
     return absl::StrCat(training, "-", evaluation_->index().fingerprint());
   }
 
+  bool is_slow() const override { return rows_->has_images(); }
+
+  int64_t mean_stored_bytes() const override {
+    int64_t bytes = 0;
+    for (const IndexedFile& file : training_->index().files()) bytes += file.bytes;
+    return bytes / training_->index().samples();
+  }
+
   absl::Span<const kernels::ByteValues> row_values(int input) const override {
     return rows_->row_values(input);
+  }
+
+  absl::StatusOr<int64_t> CountTargets(const Target& target,
+                                       absl::Span<const SampleRef> samples) const override {
+    const std::optional<int> label = LabelOf(target.input);
+    if (!label) return Dataset::CountTargets(target, samples);
+    int64_t counted = 0;
+    for (const SampleRef& sample : samples) {
+      const int32_t count = training_->index().label(sample.sample, *label);
+      // Reading a damaged record gives the error that names its place.
+      if (count == kDamagedCount) return Dataset::CountTargets(target, samples);
+      counted += count;
+    }
+    return counted;
+  }
+
+  absl::StatusOr<int64_t> CountEvaluationTargets(const Target& target, int64_t first,
+                                                 int64_t count) const override {
+    const std::optional<int> label = LabelOf(target.input);
+    if (!label) return Dataset::CountEvaluationTargets(target, first, count);
+    const RecordIndex& index = evaluation_ != nullptr ? evaluation_->index() : training_->index();
+    const int64_t begin = evaluation_ != nullptr ? first : samples_ + first;
+    int64_t counted = 0;
+    for (int64_t sample = begin; sample < begin + count; ++sample) {
+      const int32_t targets = index.label(sample, *label);
+      if (targets == kDamagedCount) return Dataset::CountEvaluationTargets(target, first, count);
+      counted += targets;
+    }
+    return counted;
   }
 
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
@@ -226,6 +264,14 @@ class TfrecordDataset : public Dataset {
     return records.Read(samples, [&](size_t i, absl::Span<const std::byte> example) {
       return rows_->Fill(example, samples[i], use, static_cast<int64_t>(i), rows);
     });
+  }
+
+  // The label of the index that has the counts of this input.
+  std::optional<int> LabelOf(int input) const {
+    const absl::Span<const int> counted = rows_->counted_inputs();
+    const auto at = std::find(counted.begin(), counted.end(), input);
+    if (at == counted.end()) return std::nullopt;
+    return static_cast<int>(at - counted.begin());
   }
 
   const std::unique_ptr<const ExampleRows> rows_;
@@ -350,8 +396,9 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenTfrecordDataset(
   ASSIGN_OR_RETURN(std::unique_ptr<const ExampleRows> rows,
                    ExampleRows::Create(spec, graph, make_images));
   int64_t held_bytes = 0;
-  ASSIGN_OR_RETURN(std::unique_ptr<const RecordSet> training,
-                   OpenRecords(tfrecord, tfrecord.path(), kTrainingField, *rows, options, held_bytes));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<const RecordSet> training,
+      OpenRecords(tfrecord, tfrecord.path(), kTrainingField, *rows, options, held_bytes));
   const int64_t all = training->index().samples();
   const int64_t samples = all - std::llround(static_cast<double>(all) * tfrecord.holdout());
   if (samples < 1) {

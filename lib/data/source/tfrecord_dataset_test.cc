@@ -23,6 +23,7 @@
 #include "lib/data/dataset.h"
 #include "lib/data/format/testing/example.pb.h"
 #include "lib/data/format/tfrecord.h"
+#include "lib/data/input_use.h"
 #include "lib/data/order/sample_order.h"
 #include "lib/data/sample_bytes.h"
 #include "lib/data/stage_times.h"
@@ -261,6 +262,8 @@ TEST_F(TfrecordDatasetTest, ReadsSamplesInAnyOrderFromAllFiles) {
     spec_.mutable_tfrecord()->set_path(Path(path));
     const auto dataset = Open().value();
     ASSERT_EQ(dataset->samples(), 1000);
+    const auto bytes = fs::file_size(Path("b.tfrecord")) + fs::file_size(Path("c.tfrecord"));
+    EXPECT_EQ(dataset->mean_stored_bytes(), bytes / 1000);
     std::vector<int64_t> samples(1000);
     std::iota(samples.begin(), samples.end(), 0);
     std::mt19937 random(3);
@@ -507,6 +510,7 @@ TEST_F(TfrecordDatasetTest, ImagesAreMadeFromTheirBytes) {
   Write({image("abcd"), image("efgh"), image("bad"), image("ijkl")});
   spec_.mutable_tfrecord()->set_holdout(0.25);
   const auto dataset = Open(PixelModel()).value();
+  EXPECT_TRUE(dataset->is_slow());
   EXPECT_EQ(dataset->row_values(0).size(), 1);
   EXPECT_THAT(RowBytes(*dataset, PixelModel()), testing::ElementsAre(4));
   std::string pixels(8, '\0');
@@ -535,6 +539,35 @@ TEST_F(TfrecordDatasetTest, StageTimesSayWhatReadingCosts) {
   EXPECT_GT(times.nanoseconds[static_cast<int>(InputStage::kDecode)], 0);
   const size_t records = Example(1).size() + Example(2).size() + Example(3).size();
   EXPECT_EQ(times.read_bytes, records + 2 * 16 + 4 + Example(50).size() + 4);
+}
+
+// The base class reads rows to count their targets.
+TEST_F(TfrecordDatasetTest, CountsTargetsFromItsIndex) {
+  auto example = [](int number, const std::vector<int64_t>& positions) {
+    return Example(number, [&](Features& features) {
+      Add(features, "positions", positions);
+      Add(features, "values", std::vector<int64_t>(positions.size(), 1));
+      Add(features, "weights", std::vector<float>(positions.size(), 1));
+    });
+  };
+  Write({example(0, {0}), example(1, {}), example(2, {3, 1}), example(3, {0, 1, 2, 3}),
+         example(4, {4}), example(5, {2, 3})});
+  spec_.mutable_tfrecord()->set_holdout(0.2);
+  options_.index_folder = folder_ + "/index";
+  const v1::Graph graph = TextModel();
+  const Dataset::Target target{.graph = &graph, .input = 2, .use = UsesOfInputs(graph)[2]};
+  for (const char* index : {"made", "loaded"}) {
+    const auto dataset = Open().value();
+    const auto samples = SamplesOf(0, {3, 0, 1, 2, 3});
+    EXPECT_EQ(dataset->CountTargets(target, samples).value(), 11) << index;
+    EXPECT_EQ(dataset->Dataset::CountTargets(target, samples).value(), 11);
+    EXPECT_EQ(dataset->CountEvaluationTargets(target, 0, 1).value(), 2);
+    EXPECT_EQ(dataset->Dataset::CountEvaluationTargets(target, 0, 1).value(), 2);
+    const absl::Status damaged = dataset->CountTargets(target, SamplesOf(0, {0, 4})).status();
+    EXPECT_EQ(ReasonOf(damaged), "DATA_DAMAGED") << damaged;
+    EXPECT_THAT(std::string(damaged.message()), testing::HasSubstr("record 4 at byte"));
+    EXPECT_FALSE(dataset->is_slow());
+  }
 }
 
 // Changes bytes and their checksums at random, so that all parsers see them.
