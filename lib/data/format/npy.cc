@@ -242,6 +242,20 @@ absl::StatusOr<NpyHeader> ReadNpyHeader(absl::Span<const std::byte> first, size_
   return header;
 }
 
+std::string MakeNpyHeader(NpyType type, absl::Span<const int64_t> shape) {
+  constexpr size_t kAlignment = 64;
+  std::string text =
+      absl::StrCat("{'descr': '", EntryOf(type).descr, "', 'fortran_order': False, 'shape': (",
+                   absl::StrJoin(shape, ", "), shape.size() == 1 ? ",), }" : "), }");
+  // Spaces align the elements; the header ends with a line end.
+  const size_t unaligned = (kPreambleBytes + 2 + text.size() + 1) % kAlignment;
+  text.append((kAlignment - unaligned) % kAlignment, ' ');
+  text.push_back('\n');
+  const char preamble[] = {1, 0, static_cast<char>(text.size()),
+                           static_cast<char>(text.size() >> 8)};
+  return absl::StrCat(kMagic, absl::string_view(preamble, sizeof(preamble)), text);
+}
+
 absl::StatusOr<NpyFile> NpyFile::Open(const std::string& path, absl::string_view field) {
   ASSIGN_OR_RETURN(auto file, MappedFile::Open(path, field));
   ASSIGN_OR_RETURN(NpyHeader header, ReadNpyHeader(file->bytes(), path, field));

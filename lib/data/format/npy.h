@@ -41,6 +41,9 @@ inline constexpr size_t kNpyFirstBytes = (1 << 16) + 12;
 absl::StatusOr<NpyHeader> ReadNpyHeader(absl::Span<const std::byte> first, size_t file_bytes,
                                         const std::string& path, absl::string_view field);
 
+// Returns the header of a file with such an array. The elements follow it.
+std::string MakeNpyHeader(NpyType type, absl::Span<const int64_t> shape);
+
 // Converts `count` elements as static_cast does. Both may be unaligned. Requires: a type for
 // NpyToI32() is an integer.
 void NpyToF32(NpyType type, const std::byte* from, std::byte* to, int64_t count);

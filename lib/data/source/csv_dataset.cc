@@ -91,7 +91,7 @@ struct CsvColumns {
   int64_t row_bytes() const { return std::ssize(columns) * 4; }
 };
 
-// Says why a field of a line does not fit.
+// A field of a line that does not fit.
 struct ColumnFault {
   int column;
   std::string message;

@@ -1,0 +1,63 @@
+#include "lib/data/convert/output_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster {
+
+absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Create(const std::string& path,
+                                                               Overwrite overwrite) {
+  struct stat facts;
+  if (lstat(path.c_str(), &facts) == 0 && overwrite == Overwrite::kRefuse) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(path, ": exists already; give another path, or replace it with --force"));
+  }
+  const std::string unfinished = path + ".part";
+  // A run that was killed may have left it. It may also be a link to another file.
+  unlink(unfinished.c_str());
+  const int descriptor =
+      open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (descriptor < 0) {
+    return absl::UnavailableError(
+        absl::StrCat(unfinished, ": cannot be written: ", std::strerror(errno)));
+  }
+  return absl::WrapUnique(new OutputFile(path, descriptor));
+}
+
+OutputFile::~OutputFile() {
+  close(descriptor_);
+  if (!committed_) unlink(unfinished().c_str());
+}
+
+absl::Status OutputFile::Fault(int error_number) const {
+  return absl::UnavailableError(
+      absl::StrCat(unfinished(), ": cannot be written: ", std::strerror(error_number)));
+}
+
+absl::Status OutputFile::Write(absl::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = write(descriptor_, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return Fault(errno);
+    text.remove_prefix(count);
+    bytes_ += count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::Commit() {
+  if (fsync(descriptor_) != 0) return Fault(errno);
+  if (rename(unfinished().c_str(), path_.c_str()) != 0) return Fault(errno);
+  committed_ = true;
+  return absl::OkStatus();
+}
+
+}  // namespace muster
