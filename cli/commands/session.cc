@@ -254,13 +254,15 @@ void BuildCommandLine(Command program, Session& session) {
   AddBenchCommands(program, session);
   AddChaosCommand(program, session);
   AddRenderCommand(program, session);
+  AddConvertCommand(program, session);
   AddSetupCommands(program, session);
   SetGroup(
       program, kJobGroup,
       {"run", "launch", "submit", "list", "get", "describe", "wait", "cancel", "suspend", "resume",
        "scale", "update", "retry", "clone", "delete", "checkpoint", "validate", "render"});
-  SetGroup(program, kLookGroup,
-           {"watch", "events", "logs", "metrics", "top", "links", "trace", "model", "bench"});
+  SetGroup(
+      program, kLookGroup,
+      {"watch", "events", "logs", "metrics", "top", "links", "trace", "model", "bench", "data"});
   SetGroup(program, kClusterGroup,
            {"local", "members", "certs", "token", "admin", "context", "chaos"});
   SetGroup(program, kHelpGroup, {"init", "explain", "doctor", "completion", "version"});

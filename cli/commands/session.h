@@ -80,6 +80,8 @@ void AddModelCommands(Command program, Session& session);
 void AddBenchCommands(Command program, Session& session);
 void AddChaosCommand(Command program, Session& session);
 void AddRenderCommand(Command program, Session& session);
+void AddConvertCommand(Command program,
+                       Session& session);  // below `data`, which it adds if missing
 void AddSetupCommands(Command program, Session& session);
 
 // The argument of -o that only muster get accepts.
