@@ -18,7 +18,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 lanes=(asan tsan alone fuzz disk long chaos simulation hostile soak page)
-fuzzers=(//tests/fuzz:{checkpoint,directive,image,job_file,onnx,tar,tfrecord}_fuzzer //lib/codec:decoder_fuzzer //lib/transport/tcp:tcp_fuzzer)
+fuzzers=(//tests/fuzz:{checkpoint,csv,directive,image,job_file,npz,onnx,tar,tfrecord}_fuzzer //lib/codec:decoder_fuzzer //lib/transport/tcp:tcp_fuzzer)
 tsan_targets=(//lib/concurrency/... //lib/collective/... //lib/exchange:{version_board,communication_thread}_test
   //lib/transport/... //lib/shard/core:parameter_shard_test)
 
