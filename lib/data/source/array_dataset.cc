@@ -90,6 +90,16 @@ class ArrayDataset : public Dataset {
   int64_t samples() const override { return samples_; }
   int64_t evaluation_samples() const override { return all_ - samples_; }
 
+  std::string fingerprint() const override {
+    std::string fingerprint;
+    for (const Column& column : columns_) {
+      const std::string part = column.array->fingerprint();
+      if (part.empty()) return "";
+      absl::StrAppend(&fingerprint, fingerprint.empty() ? "" : "-", part);
+    }
+    return fingerprint;
+  }
+
   absl::Span<const kernels::ByteValues> row_values(int input) const override {
     if (!columns_[input].is_bytes()) return {};
     return absl::MakeConstSpan(&values_, 1);
@@ -182,8 +192,8 @@ int64_t IdAt(NpyType type, const std::byte* bytes) {
   }
 }
 
-// Checks that the model accepts every id, and that it fits i32. Counts those of each sample that are
-// not ignored.
+// Checks that the model accepts every id, and that it fits i32. Counts the ids of each sample that
+// are not ignored.
 absl::Status CheckIds(Column& column, const InputUse& use, const std::string& field) {
   if (use.ignore_index && column.row_elements > 1) {
     column.counts.resize(column.array->header().shape[0]);
@@ -198,15 +208,13 @@ absl::Status CheckIds(Column& column, const InputUse& use, const std::string& fi
     RETURN_IF_ERROR(column.array->Read(offset, some));
     for (int64_t at = 0; at < std::ssize(some); at += bytes) {
       const int64_t id = IdAt(column.type(), buffer + at);
+      const int64_t row = (offset + at) / bytes / column.row_elements;
       if (use.Takes(id) && id >= std::numeric_limits<int32_t>::min() &&
           id <= std::numeric_limits<int32_t>::max()) {
-        if (!column.counts.empty()) {
-          column.counts[(offset + at) / bytes / column.row_elements] += id != use.ignore_index;
-        }
+        if (!column.counts.empty()) column.counts[row] += id != use.ignore_index;
         continue;
       }
-      return DataInvalid(field, absl::StrCat(column.array->place(), ": ", id, " in row ",
-                                             (offset + at) / bytes / column.row_elements,
+      return DataInvalid(field, absl::StrCat(column.array->place(), ": ", id, " in row ", row,
                                              "; the model takes ", lowest, " to ", limit - 1));
     }
   }

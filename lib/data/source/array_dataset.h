@@ -36,6 +36,9 @@ class SampleArray {
   // before the first Read() of an array of ids.
   virtual absl::Status Hold() { return absl::OkStatus(); }
 
+  // Equal for equal arrays on any machine, of printable characters. "": unknown.
+  virtual std::string fingerprint() const { return ""; }
+
  private:
   const std::string place_;
   const NpyHeader header_;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "lib/data/format/npz.h"
 #include "lib/data/source/array_dataset.h"
 #include "lib/data/stage_times.h"
@@ -31,6 +32,10 @@ class NpzArray : public SampleArray {
     const StageScope scope(InputStage::kRead);
     CountReadBytes(to.size());
     return file_->Read(at, to);
+  }
+
+  std::string fingerprint() const override {
+    return absl::StrCat(absl::Hex(array_.crc, absl::kZeroPad8), absl::Hex(array_.bytes));
   }
 
   absl::Status Hold() override {

@@ -117,6 +117,14 @@ TEST_F(NpzDatasetTest, RowsOfAllArraysMakeASample) {
   EXPECT_EQ(classes[0], 1);
 }
 
+TEST_F(NpzDatasetTest, OtherContentsHaveAnotherFingerprint) {
+  const std::string fingerprint = Open().value()->fingerprint();
+  EXPECT_FALSE(fingerprint.empty());
+  EXPECT_EQ(Open().value()->fingerprint(), fingerprint);
+  arrays_["labels"][arrays_["labels"].size() - 16] = 2;  // the label of sample 8
+  EXPECT_NE(Open().value()->fingerprint(), fingerprint);
+}
+
 TEST_F(NpzDatasetTest, BytesForNumbersStayBytes) {
   arrays_["images"] = Npy("|u1", "10, 3", UpTo<uint8_t>(30));
   const auto dataset = Open();
