@@ -2,9 +2,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/commands/completion.h"
@@ -115,6 +117,21 @@ TEST(CommandsTest, ExitCodesAreStable) {
   EXPECT_EQ(ExitOf({"list", "--server", "127.0.0.1"}), 2);
   EXPECT_EQ(ExitOf({"context", "add", "x", "--server", "127.0.0.1"}), 2);
   EXPECT_EQ(ExitOf({"local", "up", "--dir", "/proc/nope"}), 2);
+}
+
+TEST(CommandsTest, ConvertsDataAndReplacesFilesOnlyIfForced) {
+  const std::string in = ::testing::TempDir() + "/converted.gz",
+                    out = ::testing::TempDir() + "/converted";
+  std::ofstream(in, std::ios::binary)
+      << absl::HexStringToBytes("1f8b0800000000000003cbc80400ac2a93d802000000");
+  EXPECT_EQ(ExitOf({"data", "convert", in, out}), 0);
+  std::ifstream file(out);
+  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "hi");
+  EXPECT_EQ(ExitOf({"data", "convert", in, out}), 6);
+  EXPECT_EQ(ExitOf({"data", "convert", in, out, "--force", "-o", "json"}), 0);
+  EXPECT_EQ(ExitOf({"data", "convert", out, in, "--force"}), 2) << "it is not compressed";
+  EXPECT_EQ(ExitOf({"data", "convert", "/no/such/file", out}), 3);
+  EXPECT_EQ(ExitOf({"data", "convert"}), 2);
 }
 
 TEST(CommandsTest, TheCommandLineOverridesTheEnvironment) {
