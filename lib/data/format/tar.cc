@@ -112,10 +112,16 @@ absl::Status TarReader::Damaged(absl::string_view message) const {
 
 absl::StatusOr<absl::string_view> TarReader::ReadBlock() {
   int64_t start = position_ - buffer_offset_;
-  if (start < 0 || start + kTarBlockBytes > buffer_bytes_) {
-    // Headers that follow the last piece closely are read in larger and larger pieces.
+  if (start >= 0 && start + kTarBlockBytes <= buffer_bytes_) {
+    has_near_header_ = has_near_header_ || start > 0;
+  } else {
+    // Headers that follow the last piece closely are read in larger and larger pieces. After a
+    // large member, a piece has more than a header if that helped the last time.
     const bool is_dense = start < buffer_bytes_ + kTarDenseGap;
-    piece_bytes_ = is_dense ? std::min(2 * piece_bytes_, kTarLargePiece) : kTarSmallPiece;
+    piece_bytes_ = is_dense           ? std::min(2 * piece_bytes_, kTarLargePiece)
+                   : has_near_header_ ? kTarSmallPiece
+                                      : kTarBlockBytes;
+    has_near_header_ = is_dense;
     ASSIGN_OR_RETURN(buffer_bytes_,
                      file_->ReadSome(position_, absl::MakeSpan(buffer_.data(), piece_bytes_)));
     buffer_offset_ = position_;

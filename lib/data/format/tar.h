@@ -82,7 +82,8 @@ class TarReader {
   std::vector<std::byte> buffer_;
   int64_t buffer_offset_ = 0;
   int64_t buffer_bytes_ = 0;
-  int64_t piece_bytes_;  // that the next read fetches
+  int64_t piece_bytes_;           // of the last read
+  bool has_near_header_ = false;  // a header followed closely since the last large member
 };
 
 }  // namespace muster
