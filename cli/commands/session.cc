@@ -251,6 +251,7 @@ void BuildCommandLine(Command program, Session& session) {
   AddAccessCommands(program, session);
   AddAdminCommands(program, session);
   AddModelCommands(program, session);
+  AddDataCommands(program, session);
   AddBenchCommands(program, session);
   AddChaosCommand(program, session);
   AddRenderCommand(program, session);
@@ -262,7 +263,7 @@ void BuildCommandLine(Command program, Session& session) {
        "scale", "update", "retry", "clone", "delete", "checkpoint", "validate", "render"});
   SetGroup(
       program, kLookGroup,
-      {"watch", "events", "logs", "metrics", "top", "links", "trace", "model", "bench", "data"});
+      {"watch", "events", "logs", "metrics", "top", "links", "trace", "model", "data", "bench"});
   SetGroup(program, kClusterGroup,
            {"local", "members", "certs", "token", "admin", "context", "chaos"});
   SetGroup(program, kHelpGroup, {"init", "explain", "doctor", "completion", "version"});

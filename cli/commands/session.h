@@ -77,6 +77,7 @@ void AddLookCommands(Command program, Session& session);
 void AddAdminCommands(Command program, Session& session);
 void AddAccessCommands(Command program, Session& session);
 void AddModelCommands(Command program, Session& session);
+void AddDataCommands(Command program, Session& session);
 void AddBenchCommands(Command program, Session& session);
 void AddChaosCommand(Command program, Session& session);
 void AddRenderCommand(Command program, Session& session);

@@ -1,0 +1,165 @@
+// Implements muster data.
+#include "cli/commands/data_commands.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cli/commands/session.h"
+#include "cli/data/inspection.h"
+#include "cli/data/verification.h"
+#include "cli/framework/exit_code.h"
+#include "cli/local/job_check.h"
+#include "google/protobuf/struct.pb.h"
+#include "lib/data/file/file_list.h"
+#include "lib/data/source/open_dataset.h"
+#include "lib/graph/model/model.h"
+#include "lib/job/job_file.h"
+#include "lib/status/status.h"
+#include "lib/text/byte_size.h"
+
+namespace muster::cli {
+namespace {
+
+// The data of a job, and the model that reads them.
+struct OpenedData {
+  v1::DataSpec spec;
+  v1::Graph graph;
+  std::unique_ptr<const Dataset> dataset;
+};
+
+absl::StatusOr<OpenedData> Open(const std::string& file, const DataOptions& options,
+                                const MakeImageRows& make_image_rows) {
+  ASSIGN_OR_RETURN(const std::string text, ReadJobFile(file));
+  ASSIGN_OR_RETURN(const v1::JobSpec spec, ParseJobFile(text, file));
+  ASSIGN_OR_RETURN(Model model, LoadModel(spec.model()));
+  OpenedData opened{.spec = spec.data(), .graph = std::move(model.graph)};
+  auto dataset = OpenDataset(opened.spec, opened.graph, options, make_image_rows);
+  if (!dataset.ok()) return LocateFaults(dataset.status(), text, file);
+  opened.dataset = *std::move(dataset);
+  return opened;
+}
+
+// Returns the paths of the data, for the sources that have an index.
+std::vector<std::string> PathsOf(const v1::DataSpec& spec) {
+  std::vector<std::string> paths;
+  for (const std::string& path : {spec.tar().path(), spec.tar().eval_path(), spec.tfrecord().path(),
+                                  spec.tfrecord().eval_path()}) {
+    if (!path.empty()) paths.push_back(path);
+  }
+  return paths;
+}
+
+void SetNumber(google::protobuf::Struct& message, const std::string& name, int64_t value) {
+  (*message.mutable_fields())[name].set_number_value(static_cast<double>(value));
+}
+
+}  // namespace
+
+absl::Status PrintIndex(const std::string& file, const std::string& index_folder,
+                        const MakeImageRows& make_image_rows, const Session& session) {
+  ASSIGN_OR_RETURN(const OpenedData opened,
+                   Open(file, {.index_folder = index_folder}, make_image_rows));
+  const std::string field = opened.spec.has_tar() ? "data.tar.path" : "data.tfrecord.path";
+  int64_t bytes = 0, files = 0;
+  for (const std::string& path : PathsOf(opened.spec)) {
+    ASSIGN_OR_RETURN(const auto listed, ListFiles(path, field));
+    for (const ListedFile& one : listed) bytes += one.bytes;
+    files += std::ssize(listed);
+  }
+  if (files == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": data of this source need no index; it is made for tar and tfrecord"));
+  }
+  const Dataset& dataset = *opened.dataset;
+  google::protobuf::Struct message;
+  SetNumber(message, "samples", dataset.samples());
+  SetNumber(message, "evaluation_samples", dataset.evaluation_samples());
+  SetNumber(message, "files", files);
+  SetNumber(message, "bytes", bytes);
+  (*message.mutable_fields())["fingerprint"].set_string_value(dataset.fingerprint());
+  session.Print(message,
+                absl::StrCat("samples       ", dataset.samples(), " to train on, ",
+                             dataset.evaluation_samples(), " held out\nfiles         ", files, ", ",
+                             FormatBytes(bytes), "\nfingerprint   ", dataset.fingerprint(),
+                             "\nindex         in ", index_folder, "\n"),
+                absl::StrCat(dataset.fingerprint(), "\n"));
+  return absl::OkStatus();
+}
+
+absl::Status PrintInspection(const std::string& path, const InspectOptions& options,
+                             const Session& session) {
+  ASSIGN_OR_RETURN(const Inspection inspection, Inspect(path, options));
+  google::protobuf::Struct message;
+  (*message.mutable_fields())["text"].set_string_value(inspection.text);
+  (*message.mutable_fields())["section"].set_string_value(inspection.section);
+  session.Print(
+      message,
+      absl::StrCat(inspection.text, inspection.section.empty() ? "" : "\n", inspection.section),
+      inspection.section);
+  return absl::OkStatus();
+}
+
+absl::Status PrintVerification(const std::string& file, const VerifyOptions& options,
+                               const std::string& index_folder,
+                               const MakeImageRows& make_image_rows, Session& session) {
+  ASSIGN_OR_RETURN(const OpenedData opened,
+                   Open(file, {.index_folder = index_folder}, make_image_rows));
+  ASSIGN_OR_RETURN(const Verification found, Verify(*opened.dataset, opened.graph, options));
+  google::protobuf::Struct message;
+  SetNumber(message, "samples", found.samples);
+  SetNumber(message, "evaluation_samples", found.evaluation_samples);
+  SetNumber(message, "damaged", found.damaged);
+  auto& faults = *(*message.mutable_fields())["faults"].mutable_list_value();
+  std::string text;
+  for (const std::string& fault : found.faults) {
+    faults.add_values()->set_string_value(fault);
+    absl::StrAppend(&text, fault, "\n");
+  }
+  const int64_t others = found.damaged - std::ssize(found.faults);
+  if (others > 0) absl::StrAppend(&text, "and ", others, " more\n");
+  absl::StrAppend(&text, found.samples, " samples to train on and ", found.evaluation_samples,
+                  " held-out ones: ", found.damaged, " damaged\n");
+  session.Print(message, text, absl::StrCat(found.damaged, "\n"));
+  if (found.damaged > 0) session.exit_code = kExitJobFailed;
+  return absl::OkStatus();
+}
+
+void AddDataCommands(Command program, Session& session) {
+  Command data = program.AddCommand("data", "Inspect, index and verify data",
+                                    "muster data inspect /data/shards");
+  data.RequireCommand();
+
+  auto path = std::make_shared<std::string>();
+  Command inspect = data.AddCommand("inspect", "What are these data? Prints a data: section",
+                                    "muster data inspect '/data/shard-*.tar'");
+  inspect.AddOption("PATH", *path, "A file, a folder or a pattern").Required();
+  inspect.SetAction([path, &session] { session.Fail(PrintInspection(*path, {}, session)); });
+
+  auto file = std::make_shared<std::string>();
+  auto folder = std::make_shared<std::string>();
+  Command index = data.AddCommand("index", "Build the index of a job's data ahead",
+                                  "muster data index job.yaml --index_folder /cache");
+  index.AddOption("JOB_FILE", *file, "Job file whose data to index").Required();
+  index.AddOption("--index_folder", *folder, "Folder of indexes, as the workers'").Required();
+  index.SetAction(
+      [file, folder, &session] { session.Fail(PrintIndex(*file, *folder, nullptr, session)); });
+
+  auto options = std::make_shared<VerifyOptions>();
+  options->threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  Command verify = data.AddCommand("verify", "Read every sample once; list damaged ones",
+                                   "muster data verify job.yaml --limit 100");
+  verify.AddOption("JOB_FILE", *file, "Job file whose data to read").Required();
+  verify.AddOption("--index_folder", *folder, "Folder of indexes, as the workers'");
+  verify.AddOption("--limit", options->faults_max, "Damaged samples to list").Within(0, 1'000'000);
+  verify.AddOption("--threads", options->threads, "Threads; default: every core").Within(1, 1024);
+  verify.SetAction([file, folder, options, &session] {
+    session.Fail(PrintVerification(*file, *options, *folder, nullptr, session));
+  });
+}
+
+}  // namespace muster::cli
