@@ -14,6 +14,7 @@
 #include "glog/logging.h"
 #include "kernels/byte_values.h"
 #include "lib/data/data_fault.h"
+#include "lib/data/fingerprint.h"
 #include "lib/data/format/npy.h"
 #include "lib/data/input_use.h"
 #include "lib/status/status.h"
@@ -91,13 +92,13 @@ class ArrayDataset : public Dataset {
   int64_t evaluation_samples() const override { return all_ - samples_; }
 
   std::string fingerprint() const override {
-    std::string fingerprint;
+    std::vector<std::string> facts = {"npy"};
     for (const Column& column : columns_) {
-      const std::string part = column.array->fingerprint();
-      if (part.empty()) return "";
-      absl::StrAppend(&fingerprint, fingerprint.empty() ? "" : "-", part);
+      facts.emplace_back(NpyTypeName(column.type()));
+      facts.push_back(absl::StrJoin(column.array->header().shape, "x"));
+      facts.push_back(column.array->fingerprint());
     }
-    return fingerprint;
+    return FingerprintOf(facts);
   }
 
   absl::Span<const kernels::ByteValues> row_values(int input) const override {

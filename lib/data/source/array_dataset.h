@@ -36,7 +36,7 @@ class SampleArray {
   // before the first Read() of an array of ids.
   virtual absl::Status Hold() { return absl::OkStatus(); }
 
-  // Equal for equal arrays on any machine, of printable characters. "": unknown.
+  // What is known of the values besides type and shape: equal for equal arrays on any machine.
   virtual std::string fingerprint() const { return ""; }
 
  private:

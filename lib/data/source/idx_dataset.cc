@@ -18,6 +18,7 @@
 #include "glog/logging.h"
 #include "kernels/byte_values.h"
 #include "lib/data/data_fault.h"
+#include "lib/data/fingerprint.h"
 #include "lib/data/labelled_rows.h"
 #include "lib/status/status.h"
 
@@ -172,6 +173,16 @@ class IdxDataset : public Dataset {
   absl::Span<const kernels::ByteValues> row_values(int input) const override {
     if (input != rows_.input_number()) return {};
     return absl::MakeConstSpan(&values_, 1);
+  }
+
+  std::string fingerprint() const override {
+    std::vector<std::string> facts = {"idx"};
+    for (const LabelledImages* images : {&training_, evaluation_ ? &*evaluation_ : nullptr}) {
+      if (images == nullptr) continue;
+      facts.push_back(absl::StrJoin(images->image_shape, "x"));
+      facts.emplace_back(images->labels.begin(), images->labels.end());
+    }
+    return FingerprintOf(facts);
   }
 
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {

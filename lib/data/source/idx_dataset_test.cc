@@ -241,6 +241,15 @@ TEST(IdxDatasetTest, FaultsOfPathsAndModelsNameTheField) {
   EXPECT_EQ(ReasonOf(OpenDataset(spec, GraphOf({6})).status()), "DATA_INVALID");
 }
 
+TEST(IdxDatasetTest, TheFingerprintIsOfShapesAndLabels) {
+  const std::string fingerprint = (*Open(Images(), Labels()))->fingerprint();
+  EXPECT_EQ(fingerprint.size(), 32);
+  EXPECT_EQ((*Open(Gzipped(Images()), Labels()))->fingerprint(), fingerprint);
+  std::string labels = Labels();
+  labels.back() ^= 1;
+  EXPECT_NE((*Open(Images(), labels))->fingerprint(), fingerprint);
+}
+
 TEST(IdxDatasetTest, RefusesLabelsBeyondTheModelsClasses) {
   v1::Graph graph = GraphOf({6});
   v1::Parameter& weight = *graph.add_parameters();

@@ -180,6 +180,14 @@ TEST_F(NpyDatasetTest, CountsTargetsAsItsRowsSay) {
   EXPECT_EQ(*dataset->CountEvaluationTargets(target, 1, 2), 7);
 }
 
+TEST_F(NpyDatasetTest, TheFingerprintIsOfTypesAndShapes) {
+  const std::string fingerprint = (*Open())->fingerprint();
+  EXPECT_EQ(fingerprint.size(), 32);
+  EXPECT_EQ((*Open())->fingerprint(), fingerprint);
+  Fill("tokens", Npy("<i4", "10, 4", UpTo<int32_t>(40)));
+  EXPECT_NE((*Open())->fingerprint(), fingerprint);
+}
+
 TEST_F(NpyDatasetTest, RefusesIdsBeyondTheMemoryLimit) {
   EXPECT_TRUE(OpenDataset(spec_, ThreeInputs(), {.held_bytes_max = 40 * 8 + 10}).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(OpenDataset(spec_, ThreeInputs(), {.held_bytes_max = 40 * 8 + 9}).status()));

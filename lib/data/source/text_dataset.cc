@@ -17,6 +17,7 @@
 #include "kernels/philox.h"
 #include "lib/data/data_fault.h"
 #include "lib/data/file/data_file.h"
+#include "lib/data/fingerprint.h"
 #include "lib/data/labelled_rows.h"
 #include "lib/data/order/random_stream.h"
 #include "lib/status/status.h"
@@ -91,8 +92,13 @@ absl::StatusOr<std::vector<fs::path>> FilesOf(const fs::path& folder) {
   return files;
 }
 
-absl::StatusOr<std::string> ReadText(const std::string& path, int64_t vocabulary,
-                                     int64_t held_bytes_max) {
+struct WholeText {
+  std::string text;
+  std::string fingerprint;
+};
+
+absl::StatusOr<WholeText> ReadText(const std::string& path, int64_t vocabulary,
+                                   int64_t held_bytes_max) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (error) return DataNotFound(kPathField, path, error.value());
@@ -106,10 +112,13 @@ absl::StatusOr<std::string> ReadText(const std::string& path, int64_t vocabulary
     return DataInvalid(kPathField, absl::StrCat(path, ": neither a regular file nor a folder"));
   }
   std::string text;
+  std::vector<std::string> facts = {"text"};
   for (const fs::path& file : files) {
     RETURN_IF_ERROR(AppendFile(file, vocabulary, held_bytes_max, text));
+    facts.push_back(file.filename().string());
+    facts.push_back(absl::StrCat(text.size()));  // where the file ends
   }
-  return text;
+  return WholeText{std::move(text), FingerprintOf(facts)};
 }
 
 struct SplitText {
@@ -132,8 +141,13 @@ SplitText Split(std::string text, double holdout) {
 
 class TextDataset : public Dataset {
  public:
-  TextDataset(SplitText text, int64_t window, uint64_t seed, LabelledRows rows)
-      : text_(std::move(text)), window_(window), seed_(seed), rows_(std::move(rows)) {}
+  TextDataset(SplitText text, std::string fingerprint, int64_t window, uint64_t seed,
+              LabelledRows rows)
+      : text_(std::move(text)),
+        fingerprint_(std::move(fingerprint)),
+        window_(window),
+        seed_(seed),
+        rows_(std::move(rows)) {}
 
   // One less than the windows of the text, so that every shift fits: the last window's target ends
   // at samples * T + shift + 1 <= (samples + 1) * T.
@@ -143,6 +157,8 @@ class TextDataset : public Dataset {
     const int64_t bytes = text_.held_out.size(), rest = bytes % kBlockBytes;
     return bytes / kBlockBytes * WindowsOfBlock() + std::max<int64_t>(0, rest - 1) / window_;
   }
+
+  std::string fingerprint() const override { return fingerprint_; }
 
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
     CheckSizes(samples.size(), rows);
@@ -195,6 +211,7 @@ class TextDataset : public Dataset {
   }
 
   const SplitText text_;
+  const std::string fingerprint_;
   const int64_t window_;  // T
   const uint64_t seed_;
   const LabelledRows rows_;
@@ -221,8 +238,8 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenTextDataset(const v1::DataSpe
   RETURN_IF_ERROR(LabelledRows::Check(graph, "data.text"));
   LabelledRows rows(graph);
   const int64_t vocabulary = std::min(rows.input_use().limit, rows.target_use().limit);
-  ASSIGN_OR_RETURN(std::string whole, ReadText(spec.text().path(), vocabulary, held_bytes_max));
-  SplitText text = Split(std::move(whole), holdout);
+  ASSIGN_OR_RETURN(WholeText whole, ReadText(spec.text().path(), vocabulary, held_bytes_max));
+  SplitText text = Split(std::move(whole.text), holdout);
   if (text.training.size() / window < 2) {
     return DataTooSmall(kPathField,
                         absl::StrCat(spec.text().path(), ": ", text.training.size(),
@@ -233,7 +250,8 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenTextDataset(const v1::DataSpe
                         absl::StrCat("blocks of ", kBlockBytes, " bytes hold no window of ", window,
                                      " and its target; set it to 0"));
   }
-  return std::make_unique<TextDataset>(std::move(text), window, spec.seed(), std::move(rows));
+  return std::make_unique<TextDataset>(std::move(text), std::move(whole.fingerprint), window,
+                                       spec.seed(), std::move(rows));
 }
 
 }  // namespace muster

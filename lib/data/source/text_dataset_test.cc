@@ -92,6 +92,17 @@ std::string NumberedText(int64_t bytes) {
   return text;
 }
 
+TEST_F(TextDatasetTest, TheFingerprintIsOfNamesAndSizes) {
+  Write("a", "0123456789");
+  Write("b", "0123456789");
+  const std::string fingerprint = (*Open(folder_, 4))->fingerprint();
+  EXPECT_EQ(fingerprint.size(), 32);
+  EXPECT_EQ((*Open(folder_ + "/", 4))->fingerprint(), fingerprint);
+  Write("a", "01234567890");
+  Write("b", "012345678");
+  EXPECT_NE((*Open(folder_, 4))->fingerprint(), fingerprint) << "as many bytes in all";
+}
+
 TEST_F(TextDatasetTest, TheTargetOfAByteIsTheNextByte) {
   const std::string text = NumberedText(1000);
   auto dataset = Open(Write("a", text), 16);
