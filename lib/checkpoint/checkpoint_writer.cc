@@ -64,6 +64,7 @@ class FolderWriter : public CheckpointWriter {
     manifest_.step = options.step;
     manifest_.total_steps = options.total_steps;
     manifest_.update_state = options.update_state;
+    manifest_.data_fingerprint = options.data_fingerprint;
     manifest_.spec = plan.spec();
     manifest_.slots = OptimizerSlotNames(plan.spec().training().optimizer());
   }

@@ -31,6 +31,7 @@ class CheckpointWriter {
     int64_t step = 0;
     int64_t total_steps = 0;
     std::optional<v1::UpdateState> update_state;
+    std::string data_fingerprint = {};  // as in Manifest
     int64_t file_bytes_max = int64_t{5} << 30;
     bool shared = false;  // other processes write to the files too, and call SliceWritten()
   };

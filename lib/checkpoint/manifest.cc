@@ -175,6 +175,10 @@ absl::StatusOr<Manifest> Parse(const std::string& text) {
   if (json.contains("update_state")) {
     ASSIGN_OR_RETURN(manifest.update_state, ParseUpdateState(json["update_state"], manifest.step));
   }
+  if (json.contains("data_fingerprint")) {
+    manifest.data_fingerprint = reader.String("data_fingerprint");
+    RETURN_IF_ERROR(reader.status());
+  }
   if (!json.contains("spec")) return absl::DataLossError("'spec' is missing");
   ASSIGN_OR_RETURN(manifest.spec, ParseSpec(json["spec"]));
   int64_t samples_read;
@@ -208,6 +212,7 @@ absl::StatusOr<std::string> Manifest::ToJson() const {
                             {"loss_scale", update_state->loss_scale()},
                             {"clean_steps", update_state->clean_steps()}};
   }
+  if (!data_fingerprint.empty()) json["data_fingerprint"] = data_fingerprint;
   for (const v1::CheckpointFile& file : files) {
     json["files"].push_back(
         {{"name", file.name()}, {"size_bytes", file.size_bytes()}, {"sha256", file.sha256()}});

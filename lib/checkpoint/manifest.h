@@ -21,6 +21,7 @@ struct Manifest {
   v1::JobSpec spec;                             // of the job that wrote the checkpoint
   std::optional<v1::UpdateState> update_state;  // absent: as many updates as steps
   std::vector<std::string> slots;               // optimizer slot names
+  std::string data_fingerprint;                 // of the data trained on (Dataset); "": unknown
   std::vector<v1::CheckpointFile> files;        // name, size, sha256
   int64_t create_time_unix_millis = 0;
 

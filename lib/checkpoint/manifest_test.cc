@@ -67,6 +67,14 @@ TEST(ManifestTest, ContainsTheUpdateStateIfTheJobHasOne) {
   EXPECT_TRUE(absl::IsDataLoss(Manifest::FromJson(*manifest.ToJson(), "manifest.json").status()));
 }
 
+TEST(ManifestTest, ContainsTheFingerprintOfTheDataIfItIsKnown) {
+  Manifest manifest = KnownManifest();
+  EXPECT_EQ(manifest.ToJson()->find("data_fingerprint"), std::string::npos);
+  EXPECT_EQ(Manifest::FromJson(*manifest.ToJson(), "manifest.json")->data_fingerprint, "");
+  manifest.data_fingerprint = "12ab";
+  EXPECT_EQ(Manifest::FromJson(*manifest.ToJson(), "manifest.json")->data_fingerprint, "12ab");
+}
+
 TEST(ManifestTest, SpecThatCannotBeWrittenAsJsonIsAnError) {
   Manifest manifest = KnownManifest();
   manifest.spec.mutable_start_timeout()->set_nanos(2'000'000'000);
