@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/sound_checkpoints.h"
 #include "lib/job/resource_name.h"
@@ -25,6 +26,15 @@ absl::Status Verify(const std::string& path, const RestoreWatch& watch) {
   return verified;
 }
 
+// Returns the data's fingerprint in a checkpoint, or "" if that was trained with another `data:`.
+absl::StatusOr<std::string> FingerprintIn(const std::string& path, const v1::DataSpec& data) {
+  ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(path));
+  const Manifest& manifest = reader->manifest();
+  const bool is_same =
+      google::protobuf::util::MessageDifferencer::Equals(manifest.spec.data(), data);
+  return is_same ? manifest.data_fingerprint : "";
+}
+
 absl::StatusOr<RestoreChoice> FromOrigin(const v1::Job& record, const JobOrigin& origin,
                                          const StateFolder& folder, const RestoreWatch& watch) {
   RestoreChoice choice{.restore = origin.restore, .first_step = origin.first_step};
@@ -39,6 +49,7 @@ absl::StatusOr<RestoreChoice> FromOrigin(const v1::Job& record, const JobOrigin&
                                 "is sound"));
   }
   RETURN_IF_ERROR(verified);
+  ASSIGN_OR_RETURN(choice.data_fingerprint, FingerprintIn(path, record.spec().data()));
   return choice;
 }
 
@@ -84,6 +95,9 @@ absl::StatusOr<RestoreChoice> ChooseRestore(const v1::Job& record, const JobOrig
     if (verified.ok()) {
       choice.restore = CheckpointName(id, step);
       choice.first_step = step;
+      choice.is_own = true;
+      ASSIGN_OR_RETURN(choice.data_fingerprint,
+                       FingerprintIn(CheckpointPath(directory, step), record.spec().data()));
       for (RestoreChoice::PassedOver& passed_over : choice.passed_over) {
         if (std::ranges::count(damaged, passed_over.step) > 0) TrySetAside(directory, passed_over);
       }

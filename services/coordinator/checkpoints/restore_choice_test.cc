@@ -74,6 +74,28 @@ TEST_F(RestoreChoiceTest, ContinuesFromTheLastCheckpoint) {
   EXPECT_TRUE(choice->passed_over.empty());
 }
 
+TEST_F(RestoreChoiceTest, TellsTheDataThatTheCheckpointWasTrainedOn) {
+  const std::string path = CheckpointPath(own_, 30);
+  Manifest manifest = (*CheckpointReader::Open(path))->manifest();
+  manifest.data_fingerprint = "12ab";
+  WriteWhole(path + "/manifest.json", *manifest.ToJson());
+  record_.set_checkpoint("jobs/known-1/checkpoints/30");
+  *record_.mutable_spec() = manifest.spec;
+
+  const auto own = ChooseRestore(record_, {}, folder_);
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_EQ(own->data_fingerprint, "12ab");
+  EXPECT_TRUE(own->is_own);
+
+  record_.set_name("jobs/other-2");
+  record_.clear_checkpoint();
+  const JobOrigin origin = {.restore = "jobs/known-1/checkpoints/30", .first_step = 30};
+  EXPECT_EQ(ChooseRestore(record_, origin, folder_)->data_fingerprint, "12ab");
+  EXPECT_FALSE(ChooseRestore(record_, origin, folder_)->is_own);
+  record_.mutable_spec()->mutable_data()->set_seed(1234);
+  EXPECT_EQ(ChooseRestore(record_, origin, folder_)->data_fingerprint, "") << "another `data:`";
+}
+
 TEST_F(RestoreChoiceTest, SkipsDamagedOnesForTheNewestIntactOne) {
   record_.set_checkpoint("jobs/known-1/checkpoints/30");
   Damage(30);

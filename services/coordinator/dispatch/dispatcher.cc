@@ -910,8 +910,11 @@ void Dispatcher::Carry(const Start& start) {
   // Reads the checkpoint only once there is room for the job: a waiting job is planned again and
   // again.
   const bool may_start = fault.ok() && HasRoomNow(start, memory);
+  TrainedData trained_data;
   if (may_start && !plan->restore().empty()) {
-    fault = Verify(start, record, origin);
+    absl::StatusOr<TrainedData> verified = Verify(start, record, origin);
+    fault = verified.status();
+    if (verified.ok()) trained_data = *std::move(verified);
   }
 
   // The plan was made outside of a transaction, so the job and its members may have changed
@@ -942,7 +945,7 @@ void Dispatcher::Carry(const Start& start) {
   memory_.Take(*plan, std::move(memory));
   entry->rounds.Begin();
   entry->graph.reset();
-  entry->job.Schedule(plan, registry_->Now());
+  entry->job.Schedule(plan, registry_->Now(), std::move(trained_data));
   transaction.Commit(*entry, {.plan = std::move(plan)});
 }
 
@@ -1025,8 +1028,8 @@ absl::StatusOr<PlanRequest> Dispatcher::Prepare(const Start& start, const v1::Jo
 
 // Reading may take minutes. Meanwhile the members are reserved and other jobs wait. So the read
 // stops once the job can no longer start with these members.
-absl::Status Dispatcher::Verify(const Start& start, const v1::Job& record,
-                                const JobOrigin& origin) {
+absl::StatusOr<TrainedData> Dispatcher::Verify(const Start& start, const v1::Job& record,
+                                               const JobOrigin& origin) {
   std::atomic<int64_t> looks_at_ms = 0;
   std::atomic<bool> in_vain = false;
   auto stop = [&] {
@@ -1049,7 +1052,9 @@ absl::Status Dispatcher::Verify(const Start& start, const v1::Job& record,
                            {.stop = stop, .damaged = [this] {
                               registry_->metrics().checkpoints_damaged.Increment();
                             }}));
-  if (choice.passed_over.empty()) return absl::OkStatus();
+  if (choice.passed_over.empty()) {
+    return TrainedData{.fingerprint = choice.data_fingerprint, .is_own = choice.is_own};
+  }
   TellPassedOver(start.number, choice);
   return absl::CancelledError("the job has changed");
 }

@@ -20,6 +20,7 @@
 #include "services/coordinator/checkpoints/restore_choice.h"
 #include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/job/job.h"
+#include "services/coordinator/job/recovery/steps_to_train.h"
 #include "services/coordinator/membership/fleet.h"
 #include "services/coordinator/registry/job_registry.h"
 #include "services/coordinator/scheduling/ps_memory_accounting.h"
@@ -166,8 +167,9 @@ class Dispatcher {
                                       std::shared_ptr<const v1::Graph> graph);
   // Verifies the checkpoint that a plan starts from. Returns CANCELLED if the job now has another
   // checkpoint, if the plan would not be started, or if the dispatcher stops. Otherwise fails as
-  // ChooseRestore() does.
-  absl::Status Verify(const Start& start, const v1::Job& record, const JobOrigin& origin);
+  // ChooseRestore() does. Returns the data that it was trained on.
+  absl::StatusOr<TrainedData> Verify(const Start& start, const v1::Job& record,
+                                     const JobOrigin& origin);
   void TellPassedOver(uint64_t number, const RestoreChoice& choice);
   bool AllAttached(const Start& start) const;
   // Returns whether a member is gone for good. A member whose stream broke can reattach until its

@@ -217,7 +217,7 @@ void Job::Tell(const std::string& reason, const std::string& message, absl::Time
   Note(reason, message, now);
 }
 
-void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
+void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now, TrainedData trained) {
   CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
   if (record_.has_recovery()) {  // the remaining workers have reported all steps
     Recovery::NoteResumePoint(plan->first_step(), aggregator_.steps_before(),
@@ -229,6 +229,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   if (goes_on) CloseRecords(plan->first_step(), now);
   plan_ = std::move(plan);
   plan_bytes_ = nullptr;
+  if (plan_->carries() == 0) trained_ = std::move(trained);
   record_.set_generation(plan_->generation());
   if (state() == v1::QUEUED) members_ = {};  // other processes may have these names now
   const std::vector<std::string> leaving = members_.Leaving();
@@ -1015,6 +1016,13 @@ void Job::BeginRunning(absl::Time now) {
   if (!total.ok()) {
     return Fail(ReasonOf(total.status()), std::string(total.status().message()), now);
   }
+  if (const absl::Status same = CheckSameData(*plan_, members_, trained_); !same.ok()) {
+    if (trained_.is_own) return Fail(ReasonOf(same), std::string(same.message()), now);
+    Note(ReasonOf(same), std::string(same.message()), now);
+  }
+  if (const std::string& data = FingerprintOfData(*plan_, members_); !data.empty()) {
+    trained_ = {.fingerprint = data, .is_own = true};
+  }
   std::string changed;
   if (const int64_t before = total_steps(); before != 0 && before != *total) {
     changed = absl::StrCat("; it was to end at step ", before,
@@ -1067,6 +1075,15 @@ absl::Status Job::AdmitShard(const v1::WriteShardHeader& header) const {
   const bool is_halted = state() == v1::RECOVERING && Wants(header.snapshot());
   RETURN_IF_ERROR(CheckTakesShard(record_, plan_.get(), is_halted, header));
   return checkpoints_.Admit(header, total_steps(), JobIdOf(record_.name()));
+}
+
+std::string Job::data_fingerprint() const {
+  if (trained_.is_own && !trained_.fingerprint.empty()) return trained_.fingerprint;
+  for (const std::string& name : members_.workers()) {  // the coordinator has restarted
+    const std::string& reported = members_.at(name).dataset.fingerprint();
+    if (!reported.empty()) return reported;
+  }
+  return "";
 }
 
 std::string Job::WriterOf(int shard) const {

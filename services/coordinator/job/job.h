@@ -23,6 +23,7 @@
 #include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/job_members.h"
 #include "services/coordinator/job/recovery/recovery.h"
+#include "services/coordinator/job/recovery/steps_to_train.h"
 #include "services/coordinator/job/recovery/warm_up.h"
 #include "services/coordinator/records/metrics_log.h"
 #include "services/coordinator/records/step_aggregator.h"
@@ -94,7 +95,8 @@ class Job {
   Effects TakeEffects();
 
   // ---- the scheduler
-  void Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now);
+  // `trained` is the data of the plan's checkpoint.
+  void Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now, TrainedData trained = {});
   using ResumePoint = Recovery::ResumePoint;
   // Whether its ps must keep their shards. False only if the job recovers from a checkpoint.
   // Requires: active().
@@ -204,6 +206,8 @@ class Job {
   // an abandoned snapshot, or a job that is not running. Returns INVALID_ARGUMENT if there is no
   // such shard ("SHARD_NOT_FOUND") or no checkpoint is due at the step ("CHECKPOINT_NOT_DUE").
   absl::Status AdmitShard(const v1::WriteShardHeader& header) const;
+  // Returns the fingerprint of the data that the workers train on, for the manifest. "": unknown.
+  std::string data_fingerprint() const;
   // Returns the member that may write a shard of the plan: its ps. If the job is halted and the ps
   // does not hold the shard, the ps of the replica.
   std::string WriterOf(int shard) const;
@@ -330,6 +334,7 @@ class Job {
   int workers_kept_ = 0;
   // The step of a committed checkpoint at which the job is suspended when its records are durable.
   std::optional<int64_t> suspend_at_;
+  TrainedData trained_;  // of the present generation, and of those that it continues in place
   bool position_known_ = true;             // false: restored from the log, no report has come since
   bool storage_full_noted_ = false;        // noted since the last checkpoint
   std::optional<v1::JobTrouble> trouble_;  // a checkpoint failed, and none has succeeded since

@@ -254,6 +254,42 @@ TEST_F(JobTest, FailsWhenWorkersSeeDifferentData) {
   EXPECT_EQ(job_.record().reason(), "DATASET_MISMATCH");
 }
 
+TEST_F(JobTest, FailsIfItsDataHasChangedSinceItsCheckpoint) {
+  fingerprint_ = "34cd";
+  trained_ = {.fingerprint = "34cd", .is_own = true};
+  Run(50, "jobs/net-1/checkpoints/50");
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_EQ(job_.data_fingerprint(), "34cd");
+
+  job_ = Job(Record(), nullptr, /*term=*/1, now_);
+  trained_.fingerprint = "12ab";
+  Run(50, "jobs/net-1/checkpoints/50");
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_EQ(job_.record().reason(), "DATA_CHANGED");
+}
+
+TEST_F(JobTest, MayTrainOnOtherDataThanTheJobThatItStartsFrom) {
+  fingerprint_ = "34cd";
+  trained_ = {.fingerprint = "12ab", .is_own = false};
+  Schedule(50, "jobs/net-0/checkpoints/50");
+  ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED);
+
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  std::vector<std::string> reasons;
+  for (const v1::JobEvent& event : job_.TakeEffects().events) reasons.push_back(event.reason());
+  EXPECT_THAT(reasons, ::testing::Contains("OTHER_DATA"));
+  EXPECT_EQ(job_.data_fingerprint(), "34cd");
+}
+
+TEST_F(JobTest, ARestartedCoordinatorLearnsTheDataFromReports) {
+  fingerprint_ = "34cd";
+  Run();
+  job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
+  EXPECT_EQ(job_.data_fingerprint(), "");
+  Report("w-1", v1::MEMBER_RUNNING);
+  EXPECT_EQ(job_.data_fingerprint(), "34cd");
+}
+
 TEST_F(JobTest, SucceedsOnceWorkersAreDoneAndTheLastCheckpointIsCommitted) {
   Run();
   ReportAll(v1::MEMBER_DONE, v1::MEMBER_RUNNING, 100);

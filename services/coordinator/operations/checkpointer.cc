@@ -361,6 +361,7 @@ CheckpointRound::Options Checkpointer::RoundOf(const JobRegistry::Entry& entry,
                                     header.snapshot()),
                  .step = header.step(),
                  .total_steps = job.record().progress().total_steps(),
+                 .data_fingerprint = job.data_fingerprint(),
                  .shared = direct && !entry.rounds.stream_only()},
       .snapshot = header.snapshot(),
       .start = registry_->Now()};

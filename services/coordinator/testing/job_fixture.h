@@ -56,7 +56,7 @@ class JobTest : public ::testing::Test {
       ps.add_addresses("address");
     }
     for (const char* name : {"w-0", "w-1"}) request.workers.emplace_back().set_member(name);
-    job_.Schedule(MakePlan(std::move(request)), now_);
+    job_.Schedule(MakePlan(std::move(request)), now_, trained_);
   }
 
   v1::JobReport Say(v1::MemberJobState state, int64_t next_step = 0) const {
@@ -65,7 +65,10 @@ class JobTest : public ::testing::Test {
     report.set_generation(job_.record().generation());
     report.set_state(state);
     report.set_next_step(next_step);
-    if (state != v1::MEMBER_PREPARING) report.mutable_dataset()->set_samples(1000);
+    if (state != v1::MEMBER_PREPARING) {
+      report.mutable_dataset()->set_samples(1000);
+      report.mutable_dataset()->set_fingerprint(fingerprint_);
+    }
     return report;
   }
   void Report(const std::string& member, v1::MemberJobState state, int64_t next_step = 0) {
@@ -130,7 +133,9 @@ class JobTest : public ::testing::Test {
 
   absl::Time now_ = absl::FromUnixSeconds(1000);
   Job job_;
-  v1::Snapshot snapshot_;  // the last Snapshot directive that Sent() has seen
+  TrainedData trained_;      // of the checkpoint that Schedule() starts from
+  std::string fingerprint_;  // that workers report
+  v1::Snapshot snapshot_;    // the last Snapshot directive that Sent() has seen
 };
 
 }  // namespace muster

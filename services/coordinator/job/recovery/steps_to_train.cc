@@ -120,6 +120,31 @@ std::string DifferenceOfData(const JobMembers& members, const std::string& worke
   return "";
 }
 
+const std::string& FingerprintOfData(const v1::JobPlan& plan, const JobMembers& members) {
+  return members.at(FirstWithFingerprint(plan, members)).dataset.fingerprint();
+}
+
+absl::Status CheckSameData(const v1::JobPlan& plan, const JobMembers& members,
+                           const TrainedData& trained) {
+  const std::string& fingerprint = FingerprintOfData(plan, members);
+  if (fingerprint.empty() || trained.fingerprint.empty() || fingerprint == trained.fingerprint) {
+    return absl::OkStatus();
+  }
+  const std::string difference = absl::StrCat("fingerprint ", ShortFingerprint(fingerprint),
+                                              " against ", ShortFingerprint(trained.fingerprint));
+  if (!trained.is_own) {
+    return Failure("OTHER_DATA",
+                   absl::StrCat("the files or labels of the data are not those of ", plan.restore(),
+                                ", which has the same data section: ", difference));
+  }
+  return Failure(
+      "DATA_CHANGED",
+      absl::StrCat("the files or labels of the data have changed since the job trained on them: ",
+                   difference,
+                   "; to train on the new data, submit the job again with checkpoint.resume_from: ",
+                   plan.job()));
+}
+
 std::vector<std::string> NewcomersWithOtherData(const JobMembers& members) {
   const v1::DatasetFacts* known = nullptr;
   for (const std::string& name : members.workers()) {

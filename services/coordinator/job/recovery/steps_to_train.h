@@ -30,6 +30,22 @@ absl::StatusOr<int64_t> StepsToTrain(const v1::JobPlan& plan, const JobMembers& 
 std::string DifferenceOfData(const JobMembers& members, const std::string& worker,
                              const v1::DatasetFacts& facts);
 
+// The data that the parameters were trained on until now.
+struct TrainedData {
+  std::string fingerprint = {};  // "": unknown, or there are only initial values
+  bool is_own = false;  // by this job; otherwise by the job whose checkpoint it started from
+};
+
+// Returns the fingerprint of the workers' data, or "" if none has reported one. Requires: the
+// workers see the same data.
+const std::string& FingerprintOfData(const v1::JobPlan& plan, const JobMembers& members);
+
+// Returns OK if the workers see the data that was trained on before, or if one of the fingerprints
+// is "". Returns FAILED_PRECONDITION otherwise: the reason is DATA_CHANGED if the job itself
+// trained on other data, and OTHER_DATA if another job did. Pure.
+absl::Status CheckSameData(const v1::JobPlan& plan, const JobMembers& members,
+                           const TrainedData& trained);
+
 // Returns the newcomers that see other data than all workers of an earlier generation. Empty if the
 // latter disagree, or if there are none. Requires: all workers are prepared. Pure.
 std::vector<std::string> NewcomersWithOtherData(const JobMembers& members);

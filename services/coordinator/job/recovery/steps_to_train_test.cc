@@ -102,6 +102,30 @@ TEST_F(StepsToTrainTest, AnOldWorkerDoesNotHideThatTheOthersSeeOtherFiles) {
   EXPECT_EQ(ReasonOf(Steps().status()), "DATASET_MISMATCH");
 }
 
+TEST_F(StepsToTrainTest, AJobContinuesWithTheDataThatItHasTrainedOn) {
+  const auto check = [&](const std::string& fingerprint, bool is_own = true) {
+    return CheckSameData(plan_, members_, {.fingerprint = fingerprint, .is_own = is_own});
+  };
+  plan_.set_job("net-7");
+  plan_.set_restore("jobs/net-5/checkpoints/20");
+  EXPECT_TRUE(check("12ab").ok()) << "the workers report no fingerprint";
+  v1::DatasetFacts facts = Facts(80, 20);
+  facts.set_fingerprint("34cd");
+  See("w-1", facts);
+  EXPECT_EQ(FingerprintOfData(plan_, members_), "34cd");
+  EXPECT_TRUE(check("34cd").ok());
+  EXPECT_TRUE(check("").ok()) << "an older checkpoint";
+  EXPECT_EQ(ReasonOf(check("12ab")), "DATA_CHANGED");
+  EXPECT_EQ(check("12ab").message(),
+            "the files or labels of the data have changed since the job trained on them: "
+            "fingerprint 34cd against 12ab; to train on the new data, submit the job again with "
+            "checkpoint.resume_from: net-7");
+  EXPECT_EQ(ReasonOf(check("12ab", /*is_own=*/false)), "OTHER_DATA");
+  EXPECT_EQ(check("12ab", /*is_own=*/false).message(),
+            "the files or labels of the data are not those of jobs/net-5/checkpoints/20, which has "
+            "the same data section: fingerprint 34cd against 12ab");
+}
+
 TEST_F(StepsToTrainTest, AllWorkersMustDivideTheDataAlike) {
   v1::DatasetFacts facts = Facts(80, 20);
   facts.set_block_samples(16);
