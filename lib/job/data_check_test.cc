@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -194,6 +195,39 @@ TEST(DataCheckTest, PartsOfAMixtureAreSourcesWithAWeight) {
   EXPECT_THAT(faults_of("{weight: 1, data: {images: {}, image: {std: [0]}}}"),
               ElementsAre(HasSubstr("data.mixture.parts[1].data.images.path: required"),
                           HasSubstr("data.mixture.parts[1].data.image.std[0]: must be greater")));
+}
+
+TEST(DataCheckTest, DefaultsFixWhatTheOrderAndThePixelsDependOn) {
+  const auto lanes = [](int64_t batch, int workers) {
+    v1::JobSpec spec;
+    spec.mutable_data()->set_batch_size(batch);
+    spec.mutable_data()->mutable_shuffle()->mutable_block();
+    spec.mutable_resources()->mutable_workers()->set_max(workers);
+    FillDefaults(spec);
+    EXPECT_EQ(spec.data().shuffle().block().window_blocks(), 16);
+    return spec.data().shuffle().block().lanes();
+  };
+  EXPECT_EQ(lanes(256, 0), 1) << "one worker is the default";
+  EXPECT_EQ(lanes(256, 5), 8);
+  EXPECT_EQ(lanes(12, 5), 4) << "8 does not divide the batch";
+  EXPECT_EQ(lanes(7, 5), 1);
+
+  v1::JobSpec spec;
+  v1::DataSpec& part = *spec.mutable_data()->mutable_mixture()->add_parts()->mutable_data();
+  for (v1::DataSpec* data : {&part, spec.mutable_data()}) {
+    data->mutable_image()->add_train()->mutable_random_resized_crop();
+    data->mutable_image()->add_train()->mutable_rand_augment();
+    data->mutable_image()->add_evaluate()->mutable_resize()->set_interpolation(
+        v1::INTERPOLATION_BICUBIC);
+  }
+  FillDefaults(spec);
+  for (const v1::DataSpec* data : {&std::as_const(part), &spec.data()}) {
+    const v1::ImageSpec& image = data->image();
+    EXPECT_EQ(image.train(0).random_resized_crop().interpolation(), v1::INTERPOLATION_BILINEAR);
+    EXPECT_EQ(image.train(1).rand_augment().interpolation(), v1::INTERPOLATION_NEAREST);
+    EXPECT_EQ(image.evaluate(0).resize().interpolation(), v1::INTERPOLATION_BICUBIC);
+    EXPECT_EQ(image.decode(), v1::IMAGE_DECODE_EXACT);
+  }
 }
 
 // JSON clients can send numbers that job files cannot hold.

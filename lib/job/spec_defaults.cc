@@ -1,6 +1,8 @@
 #include <cstdint>
 
+#include "absl/numeric/bits.h"
 #include "absl/time/time.h"
+#include "google/protobuf/repeated_field.h"
 #include "lib/job/job_validation.h"
 #include "lib/job/spec_duration.h"
 #include "lib/limits/limits.h"
@@ -76,6 +78,53 @@ void FillSync(v1::SyncSpec& sync) {
   }
 }
 
+void FillTransforms(google::protobuf::RepeatedPtrField<v1::ImageTransform>& transforms) {
+  const auto fill = [](auto& transform, v1::Interpolation interpolation) {
+    if (transform.interpolation() == v1::INTERPOLATION_UNSPECIFIED) {
+      transform.set_interpolation(interpolation);
+    }
+  };
+  for (v1::ImageTransform& transform : transforms) {
+    if (transform.has_resize()) fill(*transform.mutable_resize(), v1::INTERPOLATION_BILINEAR);
+    if (transform.has_random_resized_crop()) {
+      fill(*transform.mutable_random_resized_crop(), v1::INTERPOLATION_BILINEAR);
+    }
+    if (transform.has_rand_augment()) {
+      fill(*transform.mutable_rand_augment(), v1::INTERPOLATION_NEAREST);
+    }
+  }
+}
+
+void FillImage(v1::DataSpec& data) {
+  if (!data.has_image()) return;
+  FillTransforms(*data.mutable_image()->mutable_train());
+  FillTransforms(*data.mutable_image()->mutable_evaluate());
+  if (data.image().decode() == v1::IMAGE_DECODE_UNSPECIFIED) {
+    data.mutable_image()->set_decode(v1::IMAGE_DECODE_EXACT);
+  }
+}
+
+// The order of samples depends on these, so an update of the job must not change them.
+void FillBlock(v1::BlockShuffle& block, int64_t batch_size, int64_t workers) {
+  if (block.window_blocks() == 0) block.set_window_blocks(16);
+  if (block.lanes() != 0 || workers < 1 || workers > limits::kWorkersMax) return;
+  int64_t lanes = static_cast<int64_t>(absl::bit_ceil(static_cast<uint64_t>(workers)));
+  while (batch_size % lanes != 0) lanes /= 2;
+  block.set_lanes(lanes);
+}
+
+void FillData(v1::DataSpec& data, int64_t workers) {
+  if (data.has_mixture()) {
+    for (v1::MixturePart& part : *data.mutable_mixture()->mutable_parts()) {
+      if (part.has_data()) FillImage(*part.mutable_data());
+    }
+  }
+  FillImage(data);
+  if (data.shuffle().has_block()) {
+    FillBlock(*data.mutable_shuffle()->mutable_block(), data.batch_size(), workers);
+  }
+}
+
 void FillRestart(v1::RestartSpec& restart) {
   if (!restart.has_max_restarts()) restart.set_max_restarts(10);
   if (!restart.has_backoff()) *restart.mutable_backoff() = SpecDuration(absl::Seconds(1));
@@ -101,6 +150,7 @@ void FillDefaults(v1::JobSpec& spec) {
   if (spec.resources().ps_replication() == 0 && spec.sync().mode() != v1::ALLREDUCE) {
     spec.mutable_resources()->set_ps_replication(1);
   }
+  if (spec.has_data()) FillData(*spec.mutable_data(), workers.max());
   FillRestart(*spec.mutable_restart());
   if (spec.on_non_finite() == v1::ON_NON_FINITE_UNSPECIFIED) {
     spec.set_on_non_finite(v1::NON_FINITE_FAIL);
