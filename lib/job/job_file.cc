@@ -1,9 +1,9 @@
 #include "lib/job/job_file.h"
 
-#include "lib/job/located_fault.h"
 #include "lib/job/spec_reader.h"
 #include "lib/job/spec_writer.h"
-#include "lib/job/yaml_tree.h"
+#include "lib/job/yaml/located_fault.h"
+#include "lib/job/yaml/yaml_tree.h"
 #include "lib/status/field_fault.h"
 
 namespace muster {

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "lib/job/located_fault.h"
-#include "lib/job/yaml_tree.h"
+#include "lib/job/yaml/located_fault.h"
+#include "lib/job/yaml/yaml_tree.h"
 #include "proto/muster/v1/job.pb.h"
 
 namespace muster {

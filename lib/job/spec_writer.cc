@@ -18,7 +18,7 @@
 #include "google/protobuf/struct.pb.h"
 #include "lib/job/spec_duration.h"
 #include "lib/job/spec_names.h"
-#include "lib/job/yaml_tree.h"
+#include "lib/job/yaml/yaml_tree.h"
 #include "yaml-cpp/yaml.h"
 
 namespace muster {

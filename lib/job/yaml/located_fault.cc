@@ -1,4 +1,4 @@
-#include "lib/job/located_fault.h"
+#include "lib/job/yaml/located_fault.h"
 
 #include <cstddef>
 

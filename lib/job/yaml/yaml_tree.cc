@@ -1,4 +1,4 @@
-#include "lib/job/yaml_tree.h"
+#include "lib/job/yaml/yaml_tree.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "lib/job/located_fault.h"
+#include "lib/job/yaml/located_fault.h"
 
 namespace muster {
 
