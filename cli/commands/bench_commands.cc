@@ -80,7 +80,7 @@ class Bench : private ParameterFlow {
   static absl::StatusOr<std::unique_ptr<Bench>> Create(const v1::Graph& graph, Device& device,
                                                        const Options& options) {
     auto bench = std::make_unique<Bench>(graph, device, options.resident);
-    const std::vector<const kernels::ByteValues*> as_declared(graph.inputs_size());
+    const std::vector<absl::Span<const kernels::ByteValues>> as_declared(graph.inputs_size());
     ASSIGN_OR_RETURN(bench->memory_, ModelMemory::Create(bench->graph_, device, kSeed));
     ASSIGN_OR_RETURN(bench->executor_,
                      CreateExecutor(bench->graph_, {.batch = options.batch,

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "glog/logging.h"
 #include "kernels/byte_values.h"
 #include "lib/collective/communicator.h"
 #include "lib/collective/gradient_layout.h"
@@ -98,10 +99,11 @@ class Executor {
     std::vector<bool> narrow_parameters;
     // Like `parameters`, always floats. Empty for a graph that was not differentiated.
     absl::Span<float* const> gradients;
-    // One table per graph input, if rows come by TakeRows() and not through input(). Null: the rows
-    // have the type that the graph declares. Otherwise the input is f32, its rows are bytes, and
-    // the table says which float each byte stands for. The tables outlive the executor.
-    absl::Span<const kernels::ByteValues* const> row_values;
+    // The tables of each graph input, if rows come by TakeRows() and not through input(). No table:
+    // the rows have the type that the graph declares. Otherwise the input is f32, its rows are
+    // bytes, and a table says which float each byte stands for. There is one table, or one for each
+    // channel (dimension 1). The tables outlive the executor.
+    absl::Span<const absl::Span<const kernels::ByteValues>> row_values;
     bool micro_batches = false;  // whether a run may add to the gradients of the run before
     bool tf32 = false;           // f32 matrix products in TF32 if the device supports it
     bool deterministic = true;   // use only kernels that repeat to the bit
@@ -112,6 +114,16 @@ class Executor {
     // Records the time of every node of every run. Outlives the executor.
     Profile* profile = nullptr;
   };
+
+  // Returns the number of elements in a row that have the same table, of the `tables` of an input.
+  static int64_t PlaneOf(absl::Span<const int64_t> shape,
+                         absl::Span<const kernels::ByteValues> tables) {
+    if (tables.size() <= 1) return 1;
+    CHECK(shape.size() >= 2 && shape[1] == std::ssize(tables)) << tables.size() << " tables";
+    int64_t plane = 1;
+    for (const int64_t size : shape.subspan(2)) plane *= size;
+    return plane;
+  }
 
   // Returns whether `options` make parameter `p` narrow.
   static bool IsNarrow(const Options& options, int p) {

@@ -121,11 +121,9 @@ absl::StatusOr<std::unique_ptr<Executor>> DeviceLane::MakeExecutor(
     const v1::Graph& graph, int64_t samples, absl::Span<float* const> parameters,
     const std::vector<bool>& narrow_parameters, absl::Span<float* const> gradients) {
   const v1::TrainingSpec& training = options_.training;
-  std::vector<const kernels::ByteValues*> row_values;
+  std::vector<absl::Span<const kernels::ByteValues>> row_values;
   for (int i = 0; i < graph.inputs_size(); ++i) {
-    const absl::Span<const kernels::ByteValues> values = options_.dataset->row_values(i);
-    CHECK_LE(values.size(), 1);
-    row_values.push_back(values.data());
+    row_values.push_back(options_.dataset->row_values(i));
   }
   return CreateExecutor(graph,
                         {.batch = samples,

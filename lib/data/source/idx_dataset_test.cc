@@ -89,7 +89,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> Open(absl::string_view images,
 // The values of "input", as the model reads them.
 std::vector<float> Decoded(const Dataset& dataset, const std::vector<uint8_t>& bytes) {
   std::vector<float> values(bytes.size());
-  kernels::DecodeBytes(values.data(), bytes.data(), bytes.size(), dataset.row_values(0)[0]);
+  kernels::DecodeBytes(values.data(), bytes.data(), bytes.size(), dataset.row_values(0));
   return values;
 }
 

@@ -89,7 +89,8 @@ class CpuExecutor : public Executor {
   struct Input {
     std::string name;
     absl::Span<std::byte> memory;
-    const kernels::ByteValues* values = nullptr;  // see Options.row_values
+    absl::Span<const kernels::ByteValues> tables;  // see Options.row_values
+    int64_t plane = 1;                             // elements with the same table
   };
 
   // A tensor inside the executor and its copy outside, as f32 or narrow. Both may be the same
@@ -221,12 +222,14 @@ void CpuExecutor::AddInputs(const CompiledGraph& compiled, const CompiledGraph::
   for (const v1::GraphInput& declared : compiled.graph().inputs()) {
     const std::string& name = declared.name();
     const size_t i = inputs_.size();
-    CHECK(!takes_rows_ || options.row_values[i] == nullptr || declared.dtype() == v1::DTYPE_F32)
-        << name;
+    const absl::Span<const kernels::ByteValues> tables =
+        takes_rows_ ? options.row_values[i] : absl::Span<const kernels::ByteValues>();
+    CHECK(tables.empty() || declared.dtype() == v1::DTYPE_F32) << name;
     inputs_.push_back({.name = name,
                        .memory = {compiled.Address(name, memory),
                                   static_cast<size_t>(compiled.type(name).bytes())},
-                       .values = options.row_values.empty() ? nullptr : options.row_values[i]});
+                       .tables = tables,
+                       .plane = PlaneOf(compiled.type(name).shape, tables)});
   }
 }
 
@@ -254,14 +257,14 @@ absl::Status CpuExecutor::TakeRows(absl::Span<const absl::Span<const std::byte>>
   CHECK_EQ(rows.size(), inputs_.size());
   device_.Drive();
   for (size_t i = 0; i < rows.size(); ++i) {
-    const auto& [name, memory, values] = inputs_[i];
-    CHECK_EQ(rows[i].size(), memory.size() / (values == nullptr ? 1 : sizeof(float))) << name;
-    if (values == nullptr) {
+    const auto& [name, memory, tables, plane] = inputs_[i];
+    CHECK_EQ(rows[i].size(), memory.size() / (tables.empty() ? 1 : sizeof(float))) << name;
+    if (tables.empty()) {
       std::memcpy(memory.data(), rows[i].data(), memory.size());
     } else {
       kernels::DecodeBytes(reinterpret_cast<float*>(memory.data()),
                            reinterpret_cast<const uint8_t*>(rows[i].data()),
-                           static_cast<int64_t>(rows[i].size()), *values);
+                           static_cast<int64_t>(rows[i].size()), tables, plane);
     }
   }
   return absl::OkStatus();

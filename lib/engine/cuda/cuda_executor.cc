@@ -241,7 +241,8 @@ absl::Status CudaExecutor::PlaceInputs(const CompiledGraph& compiled,
     input.bytes = compiled.type(input.name).bytes();
     input.device = compiled.Address(input.name, memory);
     if (takes_rows_) {
-      CHECK(options.row_values[i] == nullptr || declared.dtype() == v1::DTYPE_F32) << input.name;
+      CHECK(options.row_values[i].empty() || declared.dtype() == v1::DTYPE_F32) << input.name;
+      input.plane = PlaneOf(compiled.type(input.name).shape, options.row_values[i]);
       RETURN_IF_ERROR(PlaceRows(input, options.row_values[i]));
     } else {
       ASSIGN_OR_RETURN(input.host, device_.Allocate(static_cast<size_t>(input.bytes),
@@ -253,16 +254,17 @@ absl::Status CudaExecutor::PlaceInputs(const CompiledGraph& compiled,
   return absl::OkStatus();
 }
 
-absl::Status CudaExecutor::PlaceRows(Input& input, const kernels::ByteValues* values) {
-  input.row_bytes = values == nullptr ? input.bytes : input.elements;
+absl::Status CudaExecutor::PlaceRows(Input& input, absl::Span<const kernels::ByteValues> tables) {
+  input.row_bytes = tables.empty() ? input.bytes : input.elements;
   ASSIGN_OR_RETURN(input.rows,
                    AllocateCudaMemory(input.row_bytes, absl::StrCat("rows of '", input.name, "'")));
   RETURN_IF_ERROR(StatusOf(cudaMemsetAsync(
       input.rows.get(), 0, static_cast<size_t>(input.row_bytes), device_.compute())));
-  if (values == nullptr) return absl::OkStatus();
-  const auto bytes = static_cast<int64_t>(sizeof(*values));
-  ASSIGN_OR_RETURN(input.values, AllocateCudaMemory(bytes, "what a byte stands for"));
-  return StatusOf(cudaMemcpyAsync(input.values.get(), values->data(), static_cast<size_t>(bytes),
+  if (tables.empty()) return absl::OkStatus();
+  input.channels = std::ssize(tables);
+  const auto bytes = static_cast<int64_t>(tables.size() * sizeof(kernels::ByteValues));
+  ASSIGN_OR_RETURN(input.tables, AllocateCudaMemory(bytes, "what a byte stands for"));
+  return StatusOf(cudaMemcpyAsync(input.tables.get(), tables.data(), static_cast<size_t>(bytes),
                                   cudaMemcpyHostToDevice, device_.compute()));
 }
 
@@ -406,11 +408,12 @@ absl::Status CudaExecutor::SendRows(absl::Span<const absl::Span<const std::byte>
 absl::Status CudaExecutor::BringInputs() {
   RETURN_IF_ERROR(StatusOf(cudaStreamWaitEvent(device_.compute(), rows_arrived_.get(), 0)));
   for (const Input& input : inputs_) {
-    if (input.values != nullptr) {
-      RETURN_IF_ERROR(StatusOf(cuda::DecodeBytes(
-          reinterpret_cast<float*>(input.device),
-          reinterpret_cast<const uint8_t*>(input.rows.get()), input.elements,
-          reinterpret_cast<const float*>(input.values.get()), device_.compute())));
+    if (input.tables != nullptr) {
+      RETURN_IF_ERROR(StatusOf(cuda::DecodeBytes(reinterpret_cast<float*>(input.device),
+                                                 reinterpret_cast<const uint8_t*>(input.rows.get()),
+                                                 input.elements,
+                                                 reinterpret_cast<const float*>(input.tables.get()),
+                                                 input.channels, input.plane, device_.compute())));
       continue;
     }
     const std::byte* from = takes_rows_ ? input.rows.get() : input.host.get();

@@ -72,7 +72,9 @@ class CudaExecutor : public Executor {
         Device::Memory(nullptr, nullptr);  // the memory of input(); null if rows are taken
     CudaMemory rows;                       // rows taken by TakeRows(), undecoded
     int64_t row_bytes = 0;                 // bytes of `rows`
-    CudaMemory values;  // f32[256], the value of each byte; null: rows need no decoding
+    CudaMemory tables;     // f32[channels, 256], the values of bytes; null: rows need no decoding
+    int64_t channels = 1;  // that have a table
+    int64_t plane = 1;     // elements with the same table
   };
 
   // An output of the graph. Every run copies scalars to the host. Other outputs are copied at the
@@ -130,7 +132,7 @@ class CudaExecutor : public Executor {
   absl::Status PlaceParameters(const CompiledGraph& compiled, const Options& options);
   absl::Status PlaceInputs(const CompiledGraph& compiled, const CompiledGraph::Memory& memory,
                            const Options& options);
-  absl::Status PlaceRows(Input& input, const kernels::ByteValues* values);
+  absl::Status PlaceRows(Input& input, absl::Span<const kernels::ByteValues> tables);
   void PlaceOutputs(const CompiledGraph& compiled, const CompiledGraph::Memory& memory);
   absl::Status FillConstants(const CompiledGraph& compiled, const CompiledGraph::Memory& memory);
   absl::Status CutSegments(const CompiledGraph& compiled);

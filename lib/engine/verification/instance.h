@@ -30,7 +30,7 @@ class Instance {
     int threads = 1;
     const Instance* memory_of = nullptr;  // shares the parameters, gradients and device of this one
     // This and the next: see Executor::Options.
-    std::vector<const kernels::ByteValues*> row_values = {};
+    std::vector<absl::Span<const kernels::ByteValues>> row_values = {};
     std::vector<bool> narrow_parameters = {};
     std::string device = TestedDevice();
   };

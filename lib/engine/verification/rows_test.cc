@@ -24,12 +24,19 @@ namespace muster::verification::rows_test {
 namespace {
 
 constexpr int64_t kBatch = 5;
-constexpr int64_t kPixels = int64_t{3} * 9 * 8;
+constexpr int kChannels = 3;
+constexpr int64_t kPlane = int64_t{9} * 8;
+constexpr int64_t kPixels = kChannels * kPlane;
 constexpr int64_t kClasses = 5;
 
-kernels::ByteValues Pixels() {
-  kernels::ByteValues values;
-  for (int byte = 0; byte < 256; ++byte) values[byte] = static_cast<float>(byte / 255.0 - 0.4);
+// Returns a table for each channel, or one table for all.
+std::vector<kernels::ByteValues> Pixels(int tables) {
+  std::vector<kernels::ByteValues> values(tables);
+  for (int c = 0; c < tables; ++c) {
+    for (int byte = 0; byte < 256; ++byte) {
+      values[c][byte] = static_cast<float>(byte / 255.0 - 0.4 - 0.01 * c);
+    }
+  }
   return values;
 }
 
@@ -66,7 +73,7 @@ class RowsTest : public testing::Test, private ParameterFlow {
       : graph_(TrainingGraph(ConvolutionNet(), {}).value()),
         given_(RandomTensors(graph_, kBatch, kClasses, /*seed=*/7)) {}
 
-  std::unique_ptr<Instance> Make(std::vector<const kernels::ByteValues*> row_values) {
+  std::unique_ptr<Instance> Make(std::vector<absl::Span<const kernels::ByteValues>> row_values) {
     auto instance =
         Instance::Create(graph_, {.batch = kBatch, .row_values = std::move(row_values)});
     EXPECT_TRUE(instance.ok()) << instance.status();
@@ -74,7 +81,7 @@ class RowsTest : public testing::Test, private ParameterFlow {
   }
   // Returns an instance that takes rows, images as bytes.
   std::unique_ptr<Instance> Taking() {
-    std::unique_ptr<Instance> instance = Make({&pixels_, nullptr});
+    std::unique_ptr<Instance> instance = Make({pixels_, {}});
     instance->SetParameters(given_);
     return instance;
   }
@@ -89,7 +96,9 @@ class RowsTest : public testing::Test, private ParameterFlow {
     if (plain_ == nullptr) plain_ = Make({});
     plain_->SetParameters(given_);
     std::vector<double> images, labels(batch.labels.begin(), batch.labels.end());
-    for (uint8_t byte : batch.images) images.push_back(pixels_[byte]);
+    for (size_t i = 0; i < batch.images.size(); ++i) {
+      images.push_back(pixels_[i / kPlane % pixels_.size()][batch.images[i]]);
+    }
     plain_->SetInput("input", images);
     plain_->SetInput("target", labels);
     EXPECT_TRUE(plain_->Run().ok());
@@ -118,7 +127,7 @@ class RowsTest : public testing::Test, private ParameterFlow {
 
   const v1::Graph graph_;
   const reference::Tensors given_;
-  const kernels::ByteValues pixels_ = Pixels();
+  std::vector<kernels::ByteValues> pixels_ = Pixels(/*tables=*/1);
 
  private:
   absl::Status AwaitParameter(int) override { return absl::OkStatus(); }
@@ -141,6 +150,15 @@ TEST_F(RowsTest, BytesAreDecodedToTheirValues) {
     EXPECT_EQ(ResultOf(*taking), Expected(batch)) << "to the bit, seed " << seed;
   }
   EXPECT_NE(Expected(Batch(taking->device(), 1)), Expected(Batch(taking->device(), 2)));
+}
+
+TEST_F(RowsTest, BytesOfEachChannelAreDecodedByItsTable) {
+  pixels_ = Pixels(kChannels);
+  const std::unique_ptr<Instance> taking = Taking();
+  const Batch batch(taking->device(), /*seed=*/1);
+  ASSERT_TRUE(taking->executor().TakeRows(batch.rows()).ok());
+  ASSERT_TRUE(taking->Run().ok());
+  EXPECT_EQ(ResultOf(*taking), Expected(batch)) << "to the bit";
 }
 
 TEST_F(RowsTest, RowsGivenDuringARunBelongToTheNextRun) {
