@@ -54,7 +54,9 @@ void BatchRing::BeginBatches() {
       absl::MutexLock lock(&mu_);
       SlotOf(batch) = {.batch = batch, .parts_left = parts};
     }
-    queue_.Add(parts, [this, batch](int64_t part) { ReadPart(batch, part); });
+    queue_.Add(
+        parts, [this, batch](int64_t part) { ReadPart(batch, part); },
+        [this, batch] { PartEnded(batch); });
   }
 }
 
@@ -65,14 +67,19 @@ void BatchRing::ReadPart(int64_t batch, int64_t part) {
     absl::MutexLock lock(&mu_);
     is_needed = part < SlotOf(batch).failed_part;
   }
-  absl::Status status = is_needed ? options_.read(batch, part) : absl::OkStatus();
+  if (!is_needed) return;
+  absl::Status status = options_.read(batch, part);
+  if (status.ok()) return;
   absl::MutexLock lock(&mu_);
   Slot& slot = SlotOf(batch);
-  if (!status.ok() && part < slot.failed_part) {
-    slot.failed_part = part;
-    slot.status = std::move(status);
-  }
-  --slot.parts_left;
+  if (part >= slot.failed_part) return;
+  slot.failed_part = part;
+  slot.status = std::move(status);
+}
+
+void BatchRing::PartEnded(int64_t batch) {
+  absl::MutexLock lock(&mu_);
+  --SlotOf(batch).parts_left;
 }
 
 }  // namespace muster

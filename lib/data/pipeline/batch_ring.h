@@ -48,6 +48,7 @@ class BatchRing {
 
   void BeginBatches();
   void ReadPart(int64_t batch, int64_t part) ABSL_LOCKS_EXCLUDED(mu_);
+  void PartEnded(int64_t batch) ABSL_LOCKS_EXCLUDED(mu_);
   Slot& SlotOf(int64_t batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return slots_[batch % slots_.size()];
   }

@@ -34,11 +34,12 @@ DecodePool::Queue::~Queue() {
   pool_.mu_.Await(absl::Condition(&ended));
 }
 
-void DecodePool::Queue::Add(int64_t parts, std::function<void(int64_t)> run) {
+void DecodePool::Queue::Add(int64_t parts, std::function<void(int64_t)> run,
+                            std::function<void()> ended) {
   if (parts == 0) return;
-  auto shared = std::make_shared<const std::function<void(int64_t)>>(std::move(run));
+  auto calls = std::make_shared<const Calls>(Calls{std::move(run), std::move(ended)});
   absl::MutexLock lock(&pool_.mu_);
-  pool_.work_.push_back({.queue = this, .parts = parts, .run = std::move(shared)});
+  pool_.work_.push_back({.queue = this, .parts = parts, .calls = std::move(calls)});
 }
 
 DecodePool::Usage DecodePool::usage() const {
@@ -53,10 +54,12 @@ void DecodePool::Run(int nice) {
   while (std::optional<Work> work = Take()) {
     StageTimes times;
     SetStageTimes(&times);
-    (*work->run)(work->next);
+    work->calls->run(work->next);
     SetStageTimes(nullptr);
-    work->run.reset();  // before the queue's owner may destroy what `run` refers to
-    Ended(work->queue, times);
+    AddTimes(times);
+    if (work->calls->ended) work->calls->ended();
+    work->calls.reset();  // before the queue's owner may destroy what the calls refer to
+    Ended(work->queue);
   }
 }
 
@@ -81,9 +84,13 @@ std::optional<DecodePool::Work> DecodePool::Take() {
   return taken;
 }
 
-void DecodePool::Ended(Queue* queue, const StageTimes& times) {
+void DecodePool::AddTimes(const StageTimes& times) {
   absl::MutexLock lock(&mu_);
   times_ += times;
+}
+
+void DecodePool::Ended(Queue* queue) {
+  absl::MutexLock lock(&mu_);
   --queue->running_;
 }
 

@@ -34,10 +34,12 @@ class DecodePool {
     Queue(const Queue&) = delete;
     Queue& operator=(const Queue&) = delete;
 
-    // Calls `run` once for each part in [0, parts), on several threads at a time. Parts begin in
-    // the order in which they were added to the pool, so a thread that is free begins with the next
-    // call's parts while the last ones of this call run. Does not block.
-    void Add(int64_t parts, std::function<void(int64_t part)> run);
+    // Calls `run` once for each part in [0, parts), on several threads at a time. Calls `ended`
+    // after each of them, when usage() contains the part; it may be null. Parts begin in the order
+    // in which they were added to the pool, so a thread that is free begins with the next call's
+    // parts while the last ones of this call run. Does not block.
+    void Add(int64_t parts, std::function<void(int64_t part)> run,
+             std::function<void()> ended = nullptr);
 
    private:
     friend class DecodePool;
@@ -55,17 +57,22 @@ class DecodePool {
   Usage usage() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  struct Calls {
+    std::function<void(int64_t)> run;
+    std::function<void()> ended;
+  };
   struct Work {
     Queue* queue = nullptr;
     int64_t next = 0;  // part
     int64_t parts = 0;
-    std::shared_ptr<const std::function<void(int64_t)>> run;
+    std::shared_ptr<const Calls> calls;
   };
 
   void Run(int nice);
   // Blocks until there is a part, and returns it as `next`. Returns nothing after the end.
   std::optional<Work> Take() ABSL_LOCKS_EXCLUDED(mu_);
-  void Ended(Queue* queue, const StageTimes& times) ABSL_LOCKS_EXCLUDED(mu_);
+  void AddTimes(const StageTimes& times) ABSL_LOCKS_EXCLUDED(mu_);
+  void Ended(Queue* queue) ABSL_LOCKS_EXCLUDED(mu_);
 
   mutable absl::Mutex mu_;
   std::deque<Work> work_ ABSL_GUARDED_BY(mu_);  // each with a part to begin

@@ -107,13 +107,18 @@ TEST(DecodePoolTest, AddsUpWhatItsThreadsMeasure) {
     DecodePool::Queue queue(pool);
     std::atomic<int> left = 2;
     absl::Notification done;
-    queue.Add(2, [&](int64_t) {
-      CountReadBytes(100);
-      CountReadSamples(3);
-      if (both->Block()) delete both;
-      if (--left == 0) done.Notify();
-    });
+    queue.Add(
+        2,
+        [&](int64_t) {
+          CountReadBytes(100);
+          CountReadSamples(3);
+          if (both->Block()) delete both;
+        },
+        [&] {
+          if (--left == 0) done.Notify();
+        });
     done.WaitForNotification();
+    EXPECT_EQ(pool.usage().times.samples, 6) << "before the parts have ended";
   }
   const DecodePool::Usage usage = pool.usage();
   EXPECT_EQ(usage.times.read_bytes, 200);
