@@ -19,7 +19,14 @@ namespace {
 
 constexpr int kTries = 3;
 
+thread_local const ReadWatch* current_watch = nullptr;
+
 }  // namespace
+
+ReadWatch::ReadWatch(std::function<absl::Status()> on_read)
+    : on_read_(std::move(on_read)), outer_(std::exchange(current_watch, this)) {}
+
+ReadWatch::~ReadWatch() { current_watch = outer_; }
 
 absl::StatusOr<std::shared_ptr<const DataFile>> DataFile::Open(const std::string& path,
                                                                absl::string_view field) {
@@ -39,6 +46,7 @@ DataFile::~DataFile() { close(descriptor_); }
 
 absl::StatusOr<int64_t> DataFile::ReadSome(int64_t offset, absl::Span<std::byte> to) const {
   CHECK_GE(offset, 0);
+  if (current_watch != nullptr) RETURN_IF_ERROR(current_watch->on_read_());
   int64_t done = 0;
   for (int failed = 0; done < std::ssize(to);) {
     const ssize_t got = pread(descriptor_, to.data() + done, to.size() - done, offset + done);

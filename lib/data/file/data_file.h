@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -12,6 +13,22 @@
 #include "absl/types/span.h"
 
 namespace muster {
+
+// Calls `on_read` before each read of a DataFile on this thread, as long as the watch exists. Such
+// a read returns the error of `on_read`, if it has one. So opening large data shows progress and
+// can be stopped. Requires: it is destroyed on the thread that made it, before any older watch.
+class ReadWatch {
+ public:
+  explicit ReadWatch(std::function<absl::Status()> on_read);
+  ~ReadWatch();
+  ReadWatch(const ReadWatch&) = delete;
+  ReadWatch& operator=(const ReadWatch&) = delete;
+
+ private:
+  friend class DataFile;
+  const std::function<absl::Status()> on_read_;
+  const ReadWatch* const outer_;
+};
 
 // Immutable; threads may share it. Unlike a mapped file, a file that shrinks gives an error and
 // does not kill the process.

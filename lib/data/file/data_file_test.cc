@@ -2,11 +2,16 @@
 
 #include <sys/stat.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/status/status.h"
@@ -59,6 +64,25 @@ TEST(DataFileTest, OpensRegularFilesAlone) {
     EXPECT_THAT(std::string(file.status().message()), testing::StartsWith("data.x.path: "))
         << file.status();
   }
+}
+
+TEST(DataFileTest, AWatchSeesTheReadsOfItsThreadAndMayEndThem) {
+  const std::string path = testing::TempDir() + "/data_file_test_watched";
+  std::ofstream(path) << "0123456789";
+  const auto file = DataFile::Open(path, "data.test.path").value();
+  std::vector<std::byte> some(4);
+  int reads = 0;
+  {
+    const ReadWatch watch([&]() -> absl::Status {
+      return ++reads < 3 ? absl::OkStatus() : absl::CancelledError("enough");
+    });
+    EXPECT_TRUE(file->Read(0, absl::MakeSpan(some)).ok());
+    EXPECT_TRUE(file->ReadSome(8, absl::MakeSpan(some)).ok());
+    EXPECT_TRUE(absl::IsCancelled(file->Read(0, absl::MakeSpan(some))));
+    std::jthread([&] { EXPECT_TRUE(file->Read(0, absl::MakeSpan(some)).ok()); }).join();
+  }
+  EXPECT_TRUE(file->Read(0, absl::MakeSpan(some)).ok());
+  EXPECT_EQ(reads, 3);
 }
 
 }  // namespace
