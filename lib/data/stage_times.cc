@@ -42,15 +42,10 @@ void CountReadSamples(int64_t samples) {
   if (current_times != nullptr) current_times->samples += samples;
 }
 
-void CountSubstituted() {
-  if (current_times != nullptr) ++current_times->substituted;
-}
-
 StageTimes& StageTimes::operator+=(const StageTimes& other) {
   for (int i = 0; i < kInputStages; ++i) nanoseconds[i] += other.nanoseconds[i];
   read_bytes += other.read_bytes;
   samples += other.samples;
-  substituted += other.substituted;
   return *this;
 }
 

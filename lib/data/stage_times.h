@@ -14,8 +14,7 @@ inline constexpr int kInputStages = 6;
 struct StageTimes {
   std::array<int64_t, kInputStages> nanoseconds = {};
   int64_t read_bytes = 0;
-  int64_t samples = 0;      // read
-  int64_t substituted = 0;  // damaged records that were replaced
+  int64_t samples = 0;  // read
 
   StageTimes& operator+=(const StageTimes& other);
 };
@@ -28,9 +27,6 @@ void CountReadBytes(int64_t bytes);
 
 // Counts samples that this thread read.
 void CountReadSamples(int64_t samples);
-
-// Counts a damaged record that this thread replaced by another one.
-void CountSubstituted();
 
 // Counts the time until its end, or until a scope within it begins, for `stage`. Costs two readings
 // of the clock, and nothing if no times are set.

@@ -448,6 +448,7 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
   total_steps_ = total_steps;
   sent_before_ = static_cast<int64_t>(options_.metrics->exchange.push_bytes.Value());
   received_before_ = static_cast<int64_t>(options_.metrics->exchange.params_bytes.Value());
+  substituted_before_ = dataset_->substituted();
   ASSIGN_OR_RETURN(SampleOrder order, SampleOrder::Create(plan.spec().data(), dataset()));
   // The pipeline reads the first batches while the exchange connects.
   ASSIGN_OR_RETURN(pipeline_,
@@ -610,6 +611,7 @@ absl::Status Trainer::Step() {
             .data = have_data - begin,
             .wait = wait,
             .forward = results[0].forward});
+  CountInput();
   ++step_;
   if (StopsAt(loss_share)) {
     // Waits for the answers: they say whose gradient was not finite.
@@ -651,6 +653,15 @@ void Trainer::AddTimes(const StepTimes& times) {
   }
   timing_.set_sent_bytes(bytes(options_.metrics->exchange.push_bytes) - sent_before_);
   timing_.set_received_bytes(bytes(options_.metrics->exchange.params_bytes) - received_before_);
+}
+
+// Brings the costs of reading up to date. The counters get the difference to the last call.
+void Trainer::CountInput() {
+  v1::InputTiming input = pipeline_->timing();
+  input.set_substituted(dataset_->substituted() - substituted_before_);
+  absl::MutexLock lock(&timing_mu_);
+  options_.metrics->CountInput(timing_.input(), input);
+  *timing_.mutable_input() = std::move(input);
 }
 
 v1::StepTiming Trainer::timing() const {
@@ -899,6 +910,7 @@ absl::Status Trainer::Evaluate(int64_t version) {
   }
   SetTime(absl::Now(), *record.mutable_time());
   Observe(options_.metrics->evaluate_duration, SteadyNow() - begin);
+  CountInput();
   return options_.log->Append(std::move(record));
 }
 

@@ -143,6 +143,7 @@ class Trainer : public JobRunner {
   int ReaderThreads() const;
   int ReaderNice() const;
   absl::Status ShareInputMemory();
+  void CountInput() ABSL_LOCKS_EXCLUDED(timing_mu_);
   Device& DeviceOfRows() const;
   absl::StatusOr<InputBatch> NextBatch();
   void StopDevices(const absl::Status& why);
@@ -199,6 +200,7 @@ class Trainer : public JobRunner {
   // Bytes that the process had sent and received when the generation began.
   int64_t sent_before_ = 0;
   int64_t received_before_ = 0;
+  int64_t substituted_before_ = 0;  // samples of the dataset, at that time
 };
 
 }  // namespace muster

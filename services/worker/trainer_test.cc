@@ -517,6 +517,32 @@ TEST(TrainerTest, EvaluatesEveryHeldOutSampleOnceWhenDue) {
   }
 }
 
+TEST(TrainerTest, ReportsWhatReadingSamplesCosts) {
+  constexpr int64_t kSteps = 4;
+  const FakePs::Options job = TextJob(testing::TempDir() + "/trainer_test_input.txt", 1);
+  InProcessNetwork network;
+  FakePs ps(network, job);
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log;
+  const auto trainer = Trainer::Create({.plan = ps.plan(),
+                                        .devices = {"cpu"},
+                                        .transport = [&network] { return network.MakeTransport(); },
+                                        .log = &log,
+                                        .metrics = &worker_metrics})
+                           .value();
+  ASSERT_TRUE(trainer->Start(kSteps, {}).ok());
+  while (!trainer->done()) ASSERT_TRUE(trainer->Step().ok());
+  const v1::InputTiming input = trainer->timing().input();
+  const int64_t held_out = trainer->dataset().evaluation_samples();
+  EXPECT_GT(held_out, 0);
+  EXPECT_GE(input.samples(), kSteps * job.spec.data().batch_size() + held_out);
+  EXPECT_EQ(input.threads(), 1);
+  EXPECT_GT(input.room_seconds(), 0);
+  EXPECT_EQ(worker_metrics.input_samples.Value(), static_cast<double>(input.samples()));
+  EXPECT_DOUBLE_EQ(worker_metrics.input_room_seconds.Value(), input.room_seconds());
+}
+
 TEST(TrainerTest, CutsRangesEvenlyWithoutGaps) {
   for (int64_t count : {0, 1, 7, 16, 1001}) {
     for (int parts : {1, 2, 3, 8}) {

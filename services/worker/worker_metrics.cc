@@ -12,6 +12,13 @@ prometheus::Histogram& Phase(Metrics& metrics, const std::string& phase) {
                            {{"phase", phase}});
 }
 
+prometheus::Counter& InputSeconds(Metrics& metrics, const std::string& stage) {
+  return metrics.Counter("muster_worker_input_seconds_total",
+                         "Time of all threads that read samples, by stage; stage=room is waiting "
+                         "because all batches were ready or the memory for them was used up",
+                         {{"stage", stage}});
+}
+
 }  // namespace
 
 WorkerMetrics::WorkerMetrics(Metrics& metrics)
@@ -44,6 +51,18 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
                                "Loss scale of the last finished step; 0 but for fp16")),
       skipped_steps(metrics.Counter("muster_worker_skipped_steps_total",
                                     "Steps that changed nothing: their gradient was not finite")),
+      input_open_seconds(InputSeconds(metrics, "open")),
+      input_read_seconds(InputSeconds(metrics, "read")),
+      input_decode_seconds(InputSeconds(metrics, "decode")),
+      input_resample_seconds(InputSeconds(metrics, "resample")),
+      input_augment_seconds(InputSeconds(metrics, "augment")),
+      input_room_seconds(InputSeconds(metrics, "room")),
+      input_samples(metrics.Counter("muster_worker_input_samples_total",
+                                    "Samples read, for training and for evaluations")),
+      input_read_bytes(metrics.Counter("muster_worker_input_read_bytes_total",
+                                       "Bytes of samples read from files")),
+      input_substituted(metrics.Counter("muster_worker_input_substituted_total",
+                                        "Damaged samples that were replaced by others")),
       restore_bytes(metrics.Counter("muster_worker_restore_bytes_total",
                                     "Bytes of checkpoints that the worker's shard of an all-reduce "
                                     "job was restored from")),
@@ -65,6 +84,20 @@ void WorkerMetrics::ShowPeak(double flops) {
       kPeak, "FLOP/s that the devices in use could do at best in the job's precision");
   peak.Set(flops);
   if (flops == 0) metrics_.Remove(kPeak, peak);
+}
+
+void WorkerMetrics::CountInput(const v1::InputTiming& before, const v1::InputTiming& now) {
+  // A counter throws away negative increments, which rounding may cause.
+  input_open_seconds.Increment(now.open_seconds() - before.open_seconds());
+  input_read_seconds.Increment(now.read_seconds() - before.read_seconds());
+  input_decode_seconds.Increment(now.decode_seconds() - before.decode_seconds());
+  input_resample_seconds.Increment(now.resample_seconds() - before.resample_seconds());
+  input_augment_seconds.Increment(now.augment_seconds() - before.augment_seconds());
+  input_room_seconds.Increment(now.room_seconds() - before.room_seconds());
+  const auto whole = [](int64_t from, int64_t to) { return static_cast<double>(to - from); };
+  input_samples.Increment(whole(before.samples(), now.samples()));
+  input_read_bytes.Increment(whole(before.read_bytes(), now.read_bytes()));
+  input_substituted.Increment(whole(before.substituted(), now.substituted()));
 }
 
 void WorkerMetrics::ShowStartPhase(const std::string& phase, absl::Duration time) {

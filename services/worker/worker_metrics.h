@@ -9,6 +9,7 @@
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
+#include "proto/muster/v1/coordinator.pb.h"
 
 namespace muster {
 
@@ -22,6 +23,8 @@ class WorkerMetrics {
   void ShowStartPhase(const std::string& phase, absl::Duration time);
   // Sets the peak FLOP/s of the devices in use. If it is 0 (unknown), the series is removed.
   void ShowPeak(double flops);
+  // Adds what reading samples cost between two results of InputPipeline::timing().
+  void CountInput(const v1::InputTiming& before, const v1::InputTiming& now);
   // Export or remove the name of the job that the other metrics describe.
   void ShowJob(const std::string& job);
   void ForgetJob(const std::string& job);
@@ -50,6 +53,15 @@ class WorkerMetrics {
   prometheus::Counter& nonfinite_losses;
   prometheus::Gauge& loss_scale;  // of the last finished step; 0 unless fp16
   prometheus::Counter& skipped_steps;
+  prometheus::Counter& input_open_seconds;  // these six: of all threads that read samples
+  prometheus::Counter& input_read_seconds;
+  prometheus::Counter& input_decode_seconds;
+  prometheus::Counter& input_resample_seconds;
+  prometheus::Counter& input_augment_seconds;
+  prometheus::Counter& input_room_seconds;
+  prometheus::Counter& input_samples;
+  prometheus::Counter& input_read_bytes;
+  prometheus::Counter& input_substituted;
   prometheus::Counter& restore_bytes;  // only all-reduce jobs; in other jobs the ps restore
   prometheus::Histogram& restore_duration;
 };

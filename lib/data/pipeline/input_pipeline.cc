@@ -78,6 +78,25 @@ std::optional<InputBatch> InputPipeline::Peek() const {
   return BatchOf(ring_.next());
 }
 
+v1::InputTiming InputPipeline::timing() const {
+  const DecodePool::Usage usage = pool_.usage();
+  const auto seconds = [&](InputStage stage) {
+    return 1e-9 * static_cast<double>(usage.times.nanoseconds[static_cast<int>(stage)]);
+  };
+  v1::InputTiming timing;
+  timing.set_samples(usage.times.samples);
+  timing.set_open_seconds(seconds(InputStage::kOpen));
+  timing.set_read_seconds(seconds(InputStage::kRead));
+  timing.set_decode_seconds(seconds(InputStage::kDecode));
+  timing.set_resample_seconds(seconds(InputStage::kResample));
+  timing.set_augment_seconds(seconds(InputStage::kAugment));
+  // A thread has nothing to read if every batch is ready or is being read.
+  timing.set_room_seconds(absl::ToDoubleSeconds(usage.idle));
+  timing.set_threads(pool_.threads());
+  timing.set_read_bytes(usage.times.read_bytes);
+  return timing;
+}
+
 // No thread changes the counts of a batch that is read.
 InputBatch InputPipeline::BatchOf(int64_t step) const {
   const Buffer& buffer = buffers_[step % buffers_.size()];

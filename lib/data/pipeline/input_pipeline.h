@@ -20,6 +20,7 @@
 #include "lib/data/pipeline/decode_pool.h"
 #include "lib/engine/device.h"
 #include "lib/limits/limits.h"
+#include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/graph.pb.h"
 
 namespace muster {
@@ -73,6 +74,10 @@ class InputPipeline {
   // or if reading it failed. The result is valid until Next() was called twice. Any number of
   // threads may call this.
   std::optional<InputBatch> Peek() const;
+
+  // Returns the cost of reading since Create(), of all that pool() reads. Thread-safe. Does not set
+  // `substituted`.
+  v1::InputTiming timing() const;
 
   // Returns the threads that read. They may read other samples too.
   DecodePool& pool() { return pool_; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "lib/data/data_fault.h"
 #include "lib/data/order/sample_order.h"
+#include "lib/data/stage_times.h"
 #include "lib/engine/backends/backends.h"
 #include "lib/status/status.h"
 #include "lib/text/byte_size.h"
@@ -315,6 +317,47 @@ TEST(InputPipelineTest, ACancelledPipelineReadsNoMore) {
                                   .cancelled = &cancelled});
   EXPECT_TRUE(absl::IsCancelled(pipeline->Next().status()));
   EXPECT_EQ(dataset.batches_read, 0);
+}
+
+// Spends time on each stage.
+class Staged : public NumberedSamples {
+ public:
+  absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
+    for (const InputStage stage : {InputStage::kOpen, InputStage::kRead, InputStage::kDecode,
+                                   InputStage::kResample, InputStage::kAugment}) {
+      const StageScope scope(stage);
+      const auto begin = std::chrono::steady_clock::now();
+      while (std::chrono::steady_clock::now() - begin < std::chrono::microseconds(10)) {
+      }
+    }
+    CountReadBytes(100 * std::ssize(samples));
+    return NumberedSamples::Read(samples, rows);
+  }
+};
+
+TEST(InputPipelineTest, TimingAddsUpTheStagesOfAllThreads) {
+  const v1::Graph graph = GraphOfNumbers();
+  const Staged dataset;
+  const auto pipeline = Pipeline({.dataset = &dataset,
+                                  .graph = &graph,
+                                  .batch_size = 4,
+                                  .samples = 4,
+                                  .batches = 2,
+                                  .threads = 3});
+  for (int step = 0; step < 10; ++step) ASSERT_TRUE(pipeline->Next().ok());
+  const v1::InputTiming timing = pipeline->timing();
+  EXPECT_GE(timing.samples(), 40);
+  EXPECT_LE(timing.samples(), 44) << "one batch is ahead";
+  EXPECT_EQ(timing.read_bytes(), 100 * timing.samples());
+  EXPECT_EQ(timing.threads(), 3);
+  const double least = 10e-6 * 10;
+  EXPECT_GE(timing.open_seconds(), least);
+  EXPECT_GE(timing.read_seconds(), least);
+  EXPECT_GE(timing.decode_seconds(), least);
+  EXPECT_GE(timing.resample_seconds(), least);
+  EXPECT_GE(timing.augment_seconds(), least);
+  // Both batches are read soon, so the threads wait for room.
+  while (pipeline->timing().room_seconds() <= timing.room_seconds()) std::this_thread::yield();
 }
 
 struct SampleRangeOfTest {
