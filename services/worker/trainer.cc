@@ -17,6 +17,7 @@
 #include "lib/collective/counted_communicator.h"
 #include "lib/concurrency/cpu_quota.h"
 #include "lib/concurrency/steady_wait.h"
+#include "lib/data/file/data_file.h"
 #include "lib/data/input_use.h"
 #include "lib/data/order/sample_order.h"
 #include "lib/data/pipeline/input_budget.h"
@@ -114,12 +115,8 @@ Trainer::~Trainer() = default;
 absl::Status Trainer::Open() {
   const v1::JobPlan& plan = *options_.plan;
   const v1::PlanWorker& self = plan.workers(ToInt(options_.rank));
-  StartPhases phases(options_.metrics, &options_.phase_ended);
-  if (dataset_ == nullptr) {
-    RETURN_IF_ERROR(options_.paths.CheckData(plan.spec().data()));
-    ASSIGN_OR_RETURN(dataset_, options_.open_data(plan.spec().data(), plan.graph()));
-    ASSIGN_OR_RETURN(counted_evaluation_targets_, CountEvaluationTargets(*dataset_, plan.graph()));
-  }
+  StartPhases phases(options_.metrics, &options_.advanced);
+  if (dataset_ == nullptr) RETURN_IF_ERROR(OpenData());
   evaluation_labels_ = CountEvaluationLabels();
   phases.End("data");
 
@@ -173,6 +170,20 @@ absl::Status Trainer::Open() {
   RETURN_IF_ERROR(Connect());
   LOG(INFO) << plan.job() << " generation " << plan.generation() << ": ready after "
             << phases.Text() << " on " << devices << " x " << lanes_[0]->device().description();
+  return absl::OkStatus();
+}
+
+// Indexing large data takes long, so every read counts as progress of the start.
+absl::Status Trainer::OpenData() {
+  const v1::JobPlan& plan = *options_.plan;
+  const ReadWatch watch([this]() -> absl::Status {
+    if (options_.stopping.stop_requested()) return absl::CancelledError("the job was released");
+    if (options_.advanced) options_.advanced();
+    return absl::OkStatus();
+  });
+  RETURN_IF_ERROR(options_.paths.CheckData(plan.spec().data()));
+  ASSIGN_OR_RETURN(dataset_, options_.open_data(plan.spec().data(), plan.graph()));
+  ASSIGN_OR_RETURN(counted_evaluation_targets_, CountEvaluationTargets(*dataset_, plan.graph()));
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,10 @@ class Trainer : public JobRunner {
     ExchangeTuning tuning;
     ProgressLog* log = nullptr;  // of this job; `log` and `metrics` outlive the trainer
     WorkerMetrics* metrics = nullptr;
-    std::function<void()> phase_ended = nullptr;  // called after each phase of Create()
+    // Called when Create() has made progress: after each phase, and for each read of a file while
+    // the data are opened. May be null.
+    std::function<void()> advanced = nullptr;
+    std::stop_token stopping = {};  // ends the opening of data with CANCELLED
     // Opens the data, as OpenDataset() does.
     std::function<absl::StatusOr<std::unique_ptr<const Dataset>>(const v1::DataSpec&,
                                                                  const v1::Graph&)>
@@ -124,6 +128,7 @@ class Trainer : public JobRunner {
   explicit Trainer(Options options) : options_(std::move(options)) {}
 
   absl::Status Open();
+  absl::Status OpenData();
   bool MemoryFits(const Options& next) const;
   bool HasTheShareOf(const Options& next) const;
   absl::Status Connect();

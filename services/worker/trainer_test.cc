@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "glog/logging.h"
 #include "gtest/gtest.h"
 #include "lib/data/dataset.h"
+#include "lib/data/file/data_file.h"
 #include "lib/data/order/sample_order.h"
 #include "lib/data/source/open_dataset.h"
 #include "lib/exchange/fake_ps.h"
@@ -515,6 +517,37 @@ TEST(TrainerTest, EvaluatesEveryHeldOutSampleOnceWhenDue) {
     EXPECT_NEAR(whole.loss_sum() / whole.samples(), sum.loss_sum() / sum.samples(), 1e-5);
     EXPECT_LE(whole.correct(), whole.samples());
   }
+}
+
+// Opening reads a file block by block, as indexing does, until the job is released.
+TEST(TrainerTest, ReadsOfALongOpeningShowProgressAndEndWithTheJob) {
+  constexpr int kReadsBefore = 10;
+  const std::string path = testing::TempDir() + "/trainer_test_opening.txt";
+  std::ofstream(path) << "text";
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log;
+  std::stop_source released;
+  int advanced = 0;
+  Trainer::Options options{.plan = ps.plan(),
+                           .devices = {"cpu"},
+                           .transport = [&network] { return network.MakeTransport(); },
+                           .log = &log,
+                           .metrics = &worker_metrics,
+                           .stopping = released.get_token()};
+  options.advanced = [&] {
+    if (++advanced == kReadsBefore) released.request_stop();
+  };
+  options.open_data = [&](const v1::DataSpec&,
+                          const v1::Graph&) -> absl::StatusOr<std::unique_ptr<const Dataset>> {
+    ASSIGN_OR_RETURN(const auto file, DataFile::Open(path, "data.test.path"));
+    std::byte block[4];
+    while (true) RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(block)));
+  };
+  EXPECT_TRUE(absl::IsCancelled(Trainer::Create(options).status()));
+  EXPECT_EQ(advanced, kReadsBefore);
 }
 
 TEST(TrainerTest, ReportsWhatReadingSamplesCosts) {

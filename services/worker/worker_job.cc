@@ -121,7 +121,8 @@ absl::StatusOr<std::unique_ptr<JobRunner>> WorkerJob::MakeTrainer(
       .tuning = options_.tuning,
       .log = log_.get(),
       .metrics = options_.metrics,
-      .phase_ended = [this] { ++prepared_; },
+      .advanced = [this] { ++prepared_; },
+      .stopping = restoring_.get_token(),
   };
   if (auto* const trainer = dynamic_cast<Trainer*>(before.get())) {
     before.release();

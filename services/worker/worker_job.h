@@ -108,8 +108,8 @@ class WorkerJob {
   // The job thread creates and destroys these two under mu_. It may read them without mu_.
   std::unique_ptr<WorkerShard> shard_;  // only for an allreduce job
   std::unique_ptr<JobRunner> runner_;
-  std::stop_source restoring_;          // stopped by Halt() and Release()
-  std::atomic<uint64_t> prepared_ = 0;  // bytes restored and phases ended, for JobReport
+  std::stop_source restoring_;          // of shard and data; stopped by Halt() and Release()
+  std::atomic<uint64_t> prepared_ = 0;  // bytes restored, phases ended and reads, for JobReport
   std::optional<v1::Start> start_ ABSL_GUARDED_BY(mu_);  // set by Start()
   bool pausing_ ABSL_GUARDED_BY(mu_) = false;
   bool settled_ ABSL_GUARDED_BY(mu_) = false;  // only Halt() and Release() matter now
