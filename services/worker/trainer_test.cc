@@ -519,6 +519,28 @@ TEST(TrainerTest, EvaluatesEveryHeldOutSampleOnceWhenDue) {
   }
 }
 
+TEST(TrainerTest, RefusesAJobOfWhichTwoBatchesExceedItsMemory) {
+  const std::string path = testing::TempDir() + "/trainer_test_memory.txt";
+  FakePs::Options job = TextJob(path, /*workers=*/1);
+  job.spec.mutable_data()->set_memory_bytes(1000);
+  InProcessNetwork network;
+  FakePs ps(network, job);
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log;
+  const absl::Status refused =
+      Trainer::Create({.plan = ps.plan(),
+                       .devices = {"cpu"},
+                       .transport = [&network] { return network.MakeTransport(); },
+                       .log = &log,
+                       .metrics = &worker_metrics})
+          .status();
+  EXPECT_EQ(ReasonOf(refused), "MEMORY_EXHAUSTED") << refused;
+  EXPECT_TRUE(absl::StartsWith(refused.message(), "data.memory_bytes: two batches need "))
+      << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "for held-out samples")) << refused;
+}
+
 // Opening reads a file block by block, as indexing does, until the job is released.
 TEST(TrainerTest, ReadsOfALongOpeningShowProgressAndEndWithTheJob) {
   constexpr int kReadsBefore = 10;
