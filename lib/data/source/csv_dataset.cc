@@ -22,6 +22,7 @@
 #include "lib/data/data_fault.h"
 #include "lib/data/file/data_file.h"
 #include "lib/data/file/file_list.h"
+#include "lib/data/file/indexed_files.h"
 #include "lib/data/file/record_index.h"
 #include "lib/data/format/compression.h"
 #include "lib/data/format/csv.h"
@@ -193,8 +194,9 @@ struct CsvLayout {
 // Files of lines, and where each line is.
 struct CsvLines {
   std::string field;
-  std::vector<std::shared_ptr<const DataFile>> files;
+  std::vector<IndexedFile> listed;
   std::shared_ptr<const RecordIndex> index;
+  std::unique_ptr<const IndexedFiles> files;
 };
 
 // Returns "line 12, " for the line that begins at `offset`, or "" if the file is too long to count.
@@ -280,11 +282,11 @@ class CsvDataset : public Dataset {
       }
       scratch.text.resize(end - begin.offset);
       {
+        ASSIGN_OR_RETURN(const auto file, lines.files->Get(begin.file));
         const StageScope scope(InputStage::kRead);
         CountReadBytes(scratch.text.size());
         auto* bytes = reinterpret_cast<std::byte*>(scratch.text.data());
-        RETURN_IF_ERROR(lines.files[begin.file]->Read(begin.offset,
-                                                      absl::MakeSpan(bytes, scratch.text.size())));
+        RETURN_IF_ERROR(file->Read(begin.offset, absl::MakeSpan(bytes, scratch.text.size())));
       }
       const StageScope scope(InputStage::kDecode);
       for (int64_t i = 0; i < some; ++i) {
@@ -326,10 +328,10 @@ class CsvDataset : public Dataset {
 
   static absl::Status Damaged(const CsvLines& lines, int64_t sample,
                               const RecordIndex::Place& place, absl::string_view message) {
-    const DataFile& file = *lines.files[place.file];
+    ASSIGN_OR_RETURN(const auto file, lines.files->Get(place.file));
     for (int32_t i = 0; i < place.file; ++i) sample -= lines.index->files()[i].samples;
-    return DataDamaged(lines.field, file.path(), sample, place.offset,
-                       absl::StrCat(LineNumber(file, place.offset), message));
+    return DataDamaged(lines.field, file->path(), sample, place.offset,
+                       absl::StrCat(LineNumber(*file, place.offset), message));
   }
 
   const CsvLayout layout_;
@@ -341,15 +343,20 @@ class CsvDataset : public Dataset {
 
 // ---------------------------------------------------------------- the files
 
-absl::StatusOr<CsvLines> OpenFiles(const std::string& path, const std::string& field) {
+absl::StatusOr<CsvLines> ListLines(const std::string& path, const std::string& field) {
   ASSIGN_OR_RETURN(const std::vector<ListedFile> listed, ListFiles(path, field));
   CsvLines lines{.field = field};
   for (const ListedFile& file : listed) {
-    ASSIGN_OR_RETURN(std::shared_ptr<const DataFile> opened, DataFile::Open(file.path, field));
-    RETURN_IF_ERROR(CheckUncompressed(*opened, field));
-    lines.files.push_back(std::move(opened));
+    lines.listed.push_back({file.path, file.bytes, file.modified_ns});
   }
   return lines;
+}
+
+absl::StatusOr<std::shared_ptr<const DataFile>> OpenUncompressed(const std::string& path,
+                                                                 const std::string& field) {
+  ASSIGN_OR_RETURN(std::shared_ptr<const DataFile> file, DataFile::Open(path, field));
+  RETURN_IF_ERROR(CheckUncompressed(*file, field));
+  return file;
 }
 
 // Returns the fields of the first line.
@@ -381,11 +388,11 @@ bool IsNumberOrRange(absl::string_view column) {
 absl::StatusOr<CsvLayout> LayoutOf(const v1::CsvData& csv, const CsvLines& lines) {
   CsvLayout layout;
   layout.format.has_quotes = !csv.criteo();
-  const DataFile& first = *lines.files[0];
+  ASSIGN_OR_RETURN(const auto first, OpenUncompressed(lines.listed[0].path, lines.field));
   if (csv.separator().size() > 1) return DataInvalid("data.csv.separator", "must be one byte");
   if (!csv.separator().empty()) {
     layout.format.separator = csv.separator()[0];
-  } else if (csv.criteo() || absl::EndsWith(first.path(), ".tsv")) {
+  } else if (csv.criteo() || absl::EndsWith(first->path(), ".tsv")) {
     layout.format.separator = '\t';
   }
   const auto numbers = [](const auto& input) {
@@ -396,13 +403,13 @@ absl::StatusOr<CsvLayout> LayoutOf(const v1::CsvData& csv, const CsvLines& lines
       !csv.criteo() &&
       (csv.has_header() ? csv.header()
                         : !std::all_of(csv.inputs().begin(), csv.inputs().end(), numbers));
-  ASSIGN_OR_RETURN(std::vector<std::string> fields, FirstLine(first, layout.format, lines.field));
+  ASSIGN_OR_RETURN(std::vector<std::string> fields, FirstLine(*first, layout.format, lines.field));
   layout.columns = fields.size();
   if (layout.has_header) layout.names = std::move(fields);
   if (csv.criteo()) {
     layout.names = CriteoColumns();
     if (layout.columns != layout.names.size()) {
-      return DataInvalid(lines.field, absl::StrCat(first.path(), ": ", layout.columns,
+      return DataInvalid(lines.field, absl::StrCat(first->path(), ": ", layout.columns,
                                                    " columns, but Criteo's files have ",
                                                    layout.names.size(), ", separated by tabs"));
     }
@@ -441,25 +448,24 @@ absl::Status IndexLines(CsvLines& lines, const CsvLayout& layout, const std::str
   const std::string key =
       absl::StrCat("csv separator=", static_cast<int>(layout.format.separator),
                    " quotes=", layout.format.has_quotes, " header=", layout.has_header);
-  std::vector<IndexedFile> files;
-  for (const auto& file : lines.files) {
-    files.push_back({file->path(), file->bytes(), file->modified_ns()});
-  }
   if (!folder.empty()) {
-    auto loaded = RecordIndex::Load(folder, key, files);
+    auto loaded = RecordIndex::Load(folder, key, lines.listed);
     if (loaded.ok()) {
       lines.index = *std::move(loaded);
+      lines.files = std::make_unique<IndexedFiles>(lines.index, lines.field);
       bytes_left -= lines.index->samples() * kIndexBytes;
       if (bytes_left >= 0) return absl::OkStatus();
-      return DataTooLarge(lines.field, lines.files[0]->path(),
+      return DataTooLarge(lines.field, lines.listed[0].path,
                           bytes_left + lines.index->samples() * kIndexBytes);
     }
   }
   RecordIndex::Builder builder(key, /*slots=*/1, /*labels=*/0);
-  for (const auto& file : lines.files) {
+  for (const IndexedFile& listed : lines.listed) {
+    ASSIGN_OR_RETURN(const auto file, OpenUncompressed(listed.path, lines.field));
     RETURN_IF_ERROR(IndexFile(*file, layout, lines.field, builder, bytes_left));
   }
   lines.index = std::move(builder).Build();
+  lines.files = std::make_unique<IndexedFiles>(lines.index, lines.field);
   if (!folder.empty()) {
     const absl::Status saved = lines.index->Save(folder);
     LOG_IF(WARNING, !saved.ok()) << "the index of lines is built again next time: " << saved;
@@ -620,7 +626,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenCsvDataset(const v1::DataSpec
   }
   RETURN_IF_ERROR(CheckNames(csv, graph));
   if (graph.inputs().empty()) return DataInvalid("data.csv", "the model reads no data");
-  ASSIGN_OR_RETURN(CsvLines training, OpenFiles(csv.path(), "data.csv.path"));
+  ASSIGN_OR_RETURN(CsvLines training, ListLines(csv.path(), "data.csv.path"));
   ASSIGN_OR_RETURN(CsvLayout layout, LayoutOf(csv, training));
   int64_t bytes_left = options.held_bytes_max;
   const std::vector<InputUse> uses = UsesOfInputs(graph);
@@ -639,7 +645,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenCsvDataset(const v1::DataSpec
   }
   std::optional<CsvLines> evaluation;
   if (!csv.eval_path().empty()) {
-    ASSIGN_OR_RETURN(evaluation, OpenFiles(csv.eval_path(), "data.csv.eval_path"));
+    ASSIGN_OR_RETURN(evaluation, ListLines(csv.eval_path(), "data.csv.eval_path"));
     RETURN_IF_ERROR(IndexLines(*evaluation, layout, options.index_folder, bytes_left));
   }
   return std::make_unique<CsvDataset>(std::move(layout), std::move(inputs), std::move(training),

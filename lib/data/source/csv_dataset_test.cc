@@ -279,6 +279,14 @@ TEST_F(CsvDatasetTest, TheIndexIsKeptAndCountsAsMemory) {
       Open({.held_bytes_max = 35, .index_folder = options.index_folder}).status()));
 }
 
+TEST_F(CsvDatasetTest, RefusesAFileThatChangedAfterItWasIndexed) {
+  const auto dataset = Open().value();
+  Write("a.csv", "class,width,color,shape,height\n1,1,a,b,2\n");
+  const absl::Status status = Read(*dataset, 0).status();
+  EXPECT_EQ(ReasonOf(status), "DATA_INVALID");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("changed after its index was made"));
+}
+
 TEST_F(CsvDatasetTest, ReadsCriteosFiles) {
   csv().set_path(folder_ + "/day_0");
   csv().set_criteo(true);
