@@ -149,7 +149,7 @@ TEST(JobValidationTest, ChecksNpyAndSyntheticData) {
   npy(good)["tokens"] = "tokens.npy";
   EXPECT_THAT(ValidateJobSpec(good), ::testing::IsEmpty());
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_data()->mutable_npy(); }),
-              HasSubstr("data.npy.inputs: required"));
+              HasSubstr("data.npy.inputs: required: a file per input of the model"));
   EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { npy(spec)["tokens"] = ""; }),
               HasSubstr("data.npy.inputs.tokens: required: an .npy file"));
   EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { npy(spec)[std::string(300, 'x')] = "x"; }),

@@ -115,10 +115,9 @@ class SourceCheck {
   // Checks a map by names of graph inputs, and calls `check` with each entry in the order of names.
   template <typename Value, typename Check>
   void Inputs(const std::string& field, const google::protobuf::Map<std::string, Value>& inputs,
-              absl::string_view example, Check check) {
+              absl::string_view what, Check check) {
     if (inputs.empty()) {
-      faults_.Add(field,
-                  absl::StrCat("required: how each input of the model is filled, ", example));
+      faults_.Add(field, absl::StrCat("required: ", what));
       return;
     }
     if (static_cast<int64_t>(inputs.size()) > limits::kGraphInputsMax) {
@@ -140,7 +139,7 @@ class SourceCheck {
   }
 
   void Npy(const v1::NpyData& npy) {
-    Inputs(At("npy.inputs"), npy.inputs(), "input: images.npy",
+    Inputs(At("npy.inputs"), npy.inputs(), "a file per input of the model, input: images.npy",
            [&](const std::string& field, const std::string& path) {
              faults_.Path(field, path, "an .npy file");
            });
@@ -149,7 +148,7 @@ class SourceCheck {
 
   void Npz(const v1::NpzData& npz) {
     faults_.Path(At("npz.path"), npz.path(), "an .npz file");
-    Inputs(At("npz.inputs"), npz.inputs(), "input: images",
+    Inputs(At("npz.inputs"), npz.inputs(), "how each input of the model is filled, input: images",
            [&](const std::string& field, const std::string& array) {
              Name(field, array, "the name of an array in the file");
            });
@@ -174,7 +173,8 @@ class SourceCheck {
   void Tfrecord(const v1::TfrecordData& tfrecord) {
     faults_.Path(At("tfrecord.path"), tfrecord.path(), "a TFRecord file, a folder, or a pattern");
     Held("tfrecord", tfrecord.holdout(), "eval_path", tfrecord.eval_path());
-    Inputs(At("tfrecord.inputs"), tfrecord.inputs(), "tokens: {fixed: {feature: input_ids}}",
+    Inputs(At("tfrecord.inputs"), tfrecord.inputs(),
+           "how each input of the model is filled, tokens: {fixed: {feature: input_ids}}",
            [&](const std::string& field, const v1::ExampleInput& input) { Example(field, input); });
   }
 
@@ -206,7 +206,8 @@ class SourceCheck {
   void Tar(const v1::TarData& tar) {
     faults_.Path(At("tar.path"), tar.path(), "a tar file, a folder, or a pattern");
     Held("tar", tar.holdout(), "eval_path", tar.eval_path());
-    Inputs(At("tar.inputs"), tar.inputs(), "input: {extension: jpg, image: {}}",
+    Inputs(At("tar.inputs"), tar.inputs(),
+           "how each input of the model is filled, input: {extension: jpg, image: {}}",
            [&](const std::string& field, const v1::TarInput& input) { Member(field, input); });
   }
 
@@ -241,7 +242,8 @@ class SourceCheck {
     if (csv.criteo() && csv.header()) {
       faults_.Add(At("csv.header"), "not together with criteo: Criteo's files have no header");
     }
-    Inputs(At("csv.inputs"), csv.inputs(), "input: {columns: [1-13], number: {}}",
+    Inputs(At("csv.inputs"), csv.inputs(),
+           "how each input of the model is filled, input: {columns: [1-13], number: {}}",
            [&](const std::string& field, const v1::CsvInput& input) { Columns(field, input); });
   }
 
