@@ -73,7 +73,7 @@ void Make(benchmark::State& state) {
   std::vector<uint8_t> row(3 * kSide * kSide);
   int64_t sample = 0;
   for (auto _ : state) {
-    CHECK((*maker)->MakeTraining(FileOf(sample), {0, sample}, absl::MakeSpan(row)).ok());
+    CHECK((*maker)->Training(FileOf(sample), {0, sample}, absl::MakeSpan(row)).ok());
     ++sample;
   }
   state.SetItemsProcessed(state.iterations());

@@ -340,7 +340,7 @@ TEST(InputPipelineTest, TimingAddsUpTheStagesOfAllThreads) {
   const Staged dataset;
   const auto pipeline = Pipeline({.dataset = &dataset,
                                   .graph = &graph,
-                                  .batch_size = 4,
+                                  .order = SampleOrder::Full(0, 10, 4),
                                   .samples = 4,
                                   .batches = 2,
                                   .threads = 3});
