@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "cli/commands/data_bench.h"
 #include "cli/commands/model_choice.h"
 #include "cli/commands/session.h"
 #include "cli/commands/sync_bench.h"
@@ -359,6 +360,7 @@ void AddBenchCommands(Command program, Session& session) {
       .OneOf({kStreamed, kResident});
   model.AddFlag("--recompute", options->recompute, "As training.recompute");
   model.SetAction([options, &session] { session.Fail(PrintBench(*options, session)); });
+  AddDataBench(bench, session);
   AddSyncBench(bench, session);
 }
 

@@ -16,6 +16,7 @@
 #include "cli/local/job_check.h"
 #include "google/protobuf/struct.pb.h"
 #include "lib/data/file/file_list.h"
+#include "lib/data/image/image_maker.h"
 #include "lib/data/source/open_dataset.h"
 #include "lib/graph/model/model.h"
 #include "lib/job/job_file.h"
@@ -32,13 +33,13 @@ struct OpenedData {
   std::unique_ptr<const Dataset> dataset;
 };
 
-absl::StatusOr<OpenedData> Open(const std::string& file, const DataOptions& options,
-                                const MakeImageRows& make_image_rows) {
+// Opens the data without replacements of damaged records.
+absl::StatusOr<OpenedData> Open(const std::string& file, const DataOptions& options) {
   ASSIGN_OR_RETURN(const std::string text, ReadJobFile(file));
   ASSIGN_OR_RETURN(const v1::JobSpec spec, ParseJobFile(text, file));
   ASSIGN_OR_RETURN(Model model, LoadModel(spec.model()));
   OpenedData opened{.spec = spec.data(), .graph = std::move(model.graph)};
-  auto dataset = OpenDataset(opened.spec, opened.graph, options, make_image_rows);
+  auto dataset = OpenSource(opened.spec, opened.graph, options);
   if (!dataset.ok()) return LocateFaults(dataset.status(), text, file);
   opened.dataset = *std::move(dataset);
   return opened;
@@ -63,7 +64,7 @@ void SetNumber(google::protobuf::Struct& message, const std::string& name, int64
 absl::Status PrintIndex(const std::string& file, const std::string& index_folder,
                         const MakeImageRows& make_image_rows, const Session& session) {
   ASSIGN_OR_RETURN(const OpenedData opened,
-                   Open(file, {.index_folder = index_folder}, make_image_rows));
+                   Open(file, {.index_folder = index_folder, .make_images = make_image_rows}));
   const std::string field = opened.spec.has_tar() ? "data.tar.path" : "data.tfrecord.path";
   int64_t bytes = 0, files = 0;
   for (const std::string& path : PathsOf(opened.spec)) {
@@ -108,7 +109,7 @@ absl::Status PrintVerification(const std::string& file, const VerifyOptions& opt
                                const std::string& index_folder,
                                const MakeImageRows& make_image_rows, Session& session) {
   ASSIGN_OR_RETURN(const OpenedData opened,
-                   Open(file, {.index_folder = index_folder}, make_image_rows));
+                   Open(file, {.index_folder = index_folder, .make_images = make_image_rows}));
   ASSIGN_OR_RETURN(const Verification found, Verify(*opened.dataset, opened.graph, options));
   google::protobuf::Struct message;
   SetNumber(message, "samples", found.samples);
@@ -143,22 +144,23 @@ void AddDataCommands(Command program, Session& session) {
   auto file = std::make_shared<std::string>();
   auto folder = std::make_shared<std::string>();
   Command index = data.AddCommand("index", "Build the index of a job's data ahead",
-                                  "muster data index job.yaml --index_folder /cache");
+                                  "muster data index job.yaml --index-folder /cache");
   index.AddOption("JOB_FILE", *file, "Job file whose data to index").Required();
-  index.AddOption("--index_folder", *folder, "Folder of indexes, as the workers'").Required();
-  index.SetAction(
-      [file, folder, &session] { session.Fail(PrintIndex(*file, *folder, nullptr, session)); });
+  index.AddOption("--index-folder", *folder, "Folder of indexes, as the workers'").Required();
+  index.SetAction([file, folder, &session] {
+    session.Fail(PrintIndex(*file, *folder, ImageMaker::Create, session));
+  });
 
   auto options = std::make_shared<VerifyOptions>();
   options->threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   Command verify = data.AddCommand("verify", "Read every sample once; list damaged ones",
                                    "muster data verify job.yaml --limit 100");
   verify.AddOption("JOB_FILE", *file, "Job file whose data to read").Required();
-  verify.AddOption("--index_folder", *folder, "Folder of indexes, as the workers'");
+  verify.AddOption("--index-folder", *folder, "Folder of indexes, as the workers'");
   verify.AddOption("--limit", options->faults_max, "Damaged samples to list").Within(0, 1'000'000);
   verify.AddOption("--threads", options->threads, "Threads; default: every core").Within(1, 1024);
   verify.SetAction([file, folder, options, &session] {
-    session.Fail(PrintVerification(*file, *options, *folder, nullptr, session));
+    session.Fail(PrintVerification(*file, *options, *folder, ImageMaker::Create, session));
   });
 }
 

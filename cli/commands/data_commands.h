@@ -7,7 +7,7 @@
 #include "cli/commands/session.h"
 #include "cli/data/inspection.h"
 #include "cli/data/verification.h"
-#include "lib/data/source/image_rows.h"
+#include "lib/data/image_rows.h"
 
 namespace muster::cli {
 

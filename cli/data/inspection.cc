@@ -171,7 +171,7 @@ std::string FirstValues(absl::Span<const std::byte> data, size_t shown) {
 }
 
 std::string FirstValues(const NpyFile& file) {
-  switch (file.type()) {
+  switch (file.header().type) {
     case NpyType::kF32:
       return FirstValues<float>(file.data(), kValuesShown);
     case NpyType::kF64:
@@ -191,8 +191,9 @@ absl::StatusOr<Inspection> InspectNpy(const std::vector<ListedFile>& files) {
                         .section = "data:\n  npy:\n    inputs:\n"};
   for (const ListedFile& listed : files) {
     ASSIGN_OR_RETURN(const NpyFile file, NpyFile::Open(listed.path, kField));
-    absl::StrAppend(&inspection.text, listed.path, ": ", NpyTypeName(file.type()), "[",
-                    absl::StrJoin(file.shape(), ", "), "]; first: ", FirstValues(file), "\n");
+    absl::StrAppend(&inspection.text, listed.path, ": ", NpyTypeName(file.header().type), "[",
+                    absl::StrJoin(file.header().shape, ", "), "]; first: ", FirstValues(file),
+                    "\n");
     const std::string name = std::filesystem::path(listed.path).stem().string();
     absl::StrAppend(&inspection.section, "      ", Quoted(name), ": ", Quoted(listed.path), "\n");
   }

@@ -18,20 +18,6 @@ namespace {
 
 std::string Millis(double seconds) { return absl::StrFormat("%.1f", 1e3 * seconds); }
 
-v1::InputTiming Since(const v1::InputTiming& before, const v1::InputTiming& after) {
-  v1::InputTiming since = after;
-  since.set_samples(after.samples() - before.samples());
-  since.set_open_seconds(after.open_seconds() - before.open_seconds());
-  since.set_read_seconds(after.read_seconds() - before.read_seconds());
-  since.set_decode_seconds(after.decode_seconds() - before.decode_seconds());
-  since.set_resample_seconds(after.resample_seconds() - before.resample_seconds());
-  since.set_augment_seconds(after.augment_seconds() - before.augment_seconds());
-  since.set_room_seconds(after.room_seconds() - before.room_seconds());
-  since.set_substituted(after.substituted() - before.substituted());
-  since.set_read_bytes(after.read_bytes() - before.read_bytes());
-  return since;
-}
-
 // Returns a row for each worker that reads files, in milliseconds per sample, or "".
 std::string InputText(const std::vector<StepCost>& costs) {
   Table table({"INPUT", "THREADS", "OPEN ms", "READ ms", "DECODE ms", "RESAMPLE ms", "AUGMENT ms",
@@ -76,7 +62,7 @@ v1::ReadJobTimingResponse Since(const v1::ReadJobTimingResponse& before,
     timing.set_backward_seconds(timing.backward_seconds() - old.backward_seconds());
     timing.set_sent_bytes(timing.sent_bytes() - old.sent_bytes());
     timing.set_received_bytes(timing.received_bytes() - old.received_bytes());
-    if (timing.has_input()) *timing.mutable_input() = Since(old.input(), timing.input());
+    if (timing.has_input()) *timing.mutable_input() = muster::Since(old.input(), timing.input());
   }
   return since;
 }

@@ -40,6 +40,20 @@ std::string Milliseconds(double seconds) {
 
 }  // namespace
 
+v1::InputTiming Since(const v1::InputTiming& before, const v1::InputTiming& after) {
+  v1::InputTiming since = after;
+  since.set_samples(after.samples() - before.samples());
+  since.set_open_seconds(after.open_seconds() - before.open_seconds());
+  since.set_read_seconds(after.read_seconds() - before.read_seconds());
+  since.set_decode_seconds(after.decode_seconds() - before.decode_seconds());
+  since.set_resample_seconds(after.resample_seconds() - before.resample_seconds());
+  since.set_augment_seconds(after.augment_seconds() - before.augment_seconds());
+  since.set_room_seconds(after.room_seconds() - before.room_seconds());
+  since.set_substituted(after.substituted() - before.substituted());
+  since.set_read_bytes(after.read_bytes() - before.read_bytes());
+  return since;
+}
+
 std::vector<InputStageCost> InputStageCosts(const v1::InputTiming& timing) {
   const auto samples = static_cast<double>(timing.samples());
   if (samples <= 0) return {};

@@ -16,6 +16,9 @@ struct InputStageCost {
   double seconds = 0;
 };
 
+// Returns what was read after `before`.
+v1::InputTiming Since(const v1::InputTiming& before, const v1::InputTiming& after);
+
 // Returns the stages in their order. Empty if no sample was read.
 std::vector<InputStageCost> InputStageCosts(const v1::InputTiming& timing);
 

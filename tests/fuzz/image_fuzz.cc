@@ -63,9 +63,9 @@ bool FuzzOne(absl::string_view bytes) {
     std::array<uint8_t, 3 * kHeight * kWidth> row;
     const auto to = absl::MakeSpan(row).first(maker->values().size() * kHeight * kWidth);
     for (int64_t sample = 0; sample < 2; ++sample) {
-      CheckError(maker->MakeTraining(file, {.epoch = 0, .sample = sample}, to));
+      CheckError(maker->Training(file, {.epoch = 0, .sample = sample}, to));
     }
-    const absl::Status whole = maker->MakeEvaluation(file, to);
+    const absl::Status whole = maker->Evaluation(file, to);
     CheckError(whole);
     is_taken |= whole.ok();
   }

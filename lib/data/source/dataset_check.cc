@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "lib/data/data_fault.h"
 #include "lib/data/dataset.h"
+#include "lib/data/image/image_spec.h"
 #include "lib/data/labelled_rows.h"
 #include "lib/data/source/idx_dataset.h"
 #include "lib/data/source/linear_dataset.h"
@@ -55,13 +56,16 @@ absl::Status CheckNames(const Inputs& inputs, const v1::Graph& graph, absl::stri
   return absl::OkStatus();
 }
 
-absl::Status CheckImageInput(const v1::Graph& graph, absl::string_view name,
-                             absl::string_view field) {
+absl::Status CheckImageInput(const v1::DataSpec& spec, const v1::Graph& graph,
+                             absl::string_view name, absl::string_view field) {
   const v1::GraphInput* input = FindInput(graph, name);
   const bool fits = input != nullptr && input->dtype() == v1::DTYPE_F32 &&
                     input->shape_size() == 4 && (input->shape(1) == 1 || input->shape(1) == 3) &&
                     input->shape(2) > 0 && input->shape(3) > 0;
-  if (fits) return absl::OkStatus();
+  if (fits) {
+    return CheckImageSpec(spec.image(), static_cast<int>(input->shape(1)),
+                          static_cast<int>(input->shape(2)), static_cast<int>(input->shape(3)));
+  }
   return DataInvalid(
       field, absl::StrCat("images are f32[-1, 1 or 3, height, width], but the model's ", name,
                           " is ", DescribeInput(graph, name)));
@@ -69,11 +73,11 @@ absl::Status CheckImageInput(const v1::Graph& graph, absl::string_view name,
 
 // Checks the inputs that are filled with images.
 template <typename Inputs>
-absl::Status CheckImageInputs(const Inputs& inputs, const v1::Graph& graph,
-                              absl::string_view field) {
+absl::Status CheckImageInputs(const v1::DataSpec& spec, const Inputs& inputs,
+                              const v1::Graph& graph, absl::string_view field) {
   for (const auto& [name, input] : inputs) {
     if (!input.has_image()) continue;
-    RETURN_IF_ERROR(CheckImageInput(graph, name, absl::StrCat(field, ".", name)));
+    RETURN_IF_ERROR(CheckImageInput(spec, graph, name, absl::StrCat(field, ".", name)));
   }
   return absl::OkStatus();
 }
@@ -115,9 +119,10 @@ absl::Status CheckImageFiles(const std::string& path, absl::string_view path_fie
   return CheckTextStart(*file, list_field);
 }
 
-absl::Status CheckImages(const v1::ImagesData& images, const v1::Graph& graph) {
+absl::Status CheckImages(const v1::DataSpec& spec, const v1::Graph& graph) {
+  const v1::ImagesData& images = spec.images();
   RETURN_IF_ERROR(LabelledRows::Check(graph, "data.images"));
-  RETURN_IF_ERROR(CheckImageInput(graph, "input", "data.images"));
+  RETURN_IF_ERROR(CheckImageInput(spec, graph, "input", "data.images"));
   if (!HasInput(graph, "target", v1::DTYPE_I32, {-1})) {
     return DataInvalid("data.images",
                        absl::StrCat("classes are i32[-1], but the model's target is ",
@@ -131,15 +136,17 @@ absl::Status CheckImages(const v1::ImagesData& images, const v1::Graph& graph) {
                          "data.images.eval_list", classes);
 }
 
-absl::Status CheckTfrecord(const v1::TfrecordData& tfrecord, const v1::Graph& graph) {
+absl::Status CheckTfrecord(const v1::DataSpec& spec, const v1::Graph& graph) {
+  const v1::TfrecordData& tfrecord = spec.tfrecord();
   RETURN_IF_ERROR(CheckNames(tfrecord.inputs(), graph, "data.tfrecord.inputs"));
-  RETURN_IF_ERROR(CheckImageInputs(tfrecord.inputs(), graph, "data.tfrecord.inputs"));
+  RETURN_IF_ERROR(CheckImageInputs(spec, tfrecord.inputs(), graph, "data.tfrecord.inputs"));
   return CheckFiles("tfrecord", tfrecord.path(), tfrecord.eval_path(), CheckTfrecordStart);
 }
 
-absl::Status CheckTar(const v1::TarData& tar, const v1::Graph& graph) {
+absl::Status CheckTar(const v1::DataSpec& spec, const v1::Graph& graph) {
+  const v1::TarData& tar = spec.tar();
   RETURN_IF_ERROR(CheckNames(tar.inputs(), graph, "data.tar.inputs"));
-  RETURN_IF_ERROR(CheckImageInputs(tar.inputs(), graph, "data.tar.inputs"));
+  RETURN_IF_ERROR(CheckImageInputs(spec, tar.inputs(), graph, "data.tar.inputs"));
   return CheckFiles("tar", tar.path(), tar.eval_path(), CheckTarStart);
 }
 
@@ -198,11 +205,11 @@ Samples CheckDataset(const v1::DataSpec& spec, const v1::Graph& graph, int64_t h
     case v1::DataSpec::kSynthetic:
       return SamplesOf(OpenSyntheticDataset(spec, graph));
     case v1::DataSpec::kImages:
-      return WithoutCount(CheckImages(spec.images(), graph));
+      return WithoutCount(CheckImages(spec, graph));
     case v1::DataSpec::kTfrecord:
-      return WithoutCount(CheckTfrecord(spec.tfrecord(), graph));
+      return WithoutCount(CheckTfrecord(spec, graph));
     case v1::DataSpec::kTar:
-      return WithoutCount(CheckTar(spec.tar(), graph));
+      return WithoutCount(CheckTar(spec, graph));
     case v1::DataSpec::kNpz:
       return WithoutCount(CheckNpz(spec.npz(), graph));
     case v1::DataSpec::kCsv:
