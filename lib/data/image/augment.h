@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "lib/data/image/image.h"
+#include "lib/data/image/decode/image.h"
 #include "lib/data/image/resample.h"
 
 namespace muster {

@@ -1,7 +1,7 @@
 // Places crops in images, as torchvision 0.19 does.
 #pragma once
 
-#include "lib/data/image/image.h"
+#include "lib/data/image/decode/image.h"
 #include "lib/data/image/transform_draws.h"
 #include "proto/muster/v1/job.pb.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "lib/data/image/image.h"
+#include "lib/data/image/decode/image.h"
 #include "proto/muster/v1/job.pb.h"
 
 namespace muster {

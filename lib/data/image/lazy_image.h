@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "lib/data/image/augment.h"
-#include "lib/data/image/image.h"
-#include "lib/data/image/image_decoder.h"
+#include "lib/data/image/decode/image.h"
+#include "lib/data/image/decode/image_decoder.h"
 #include "lib/data/image/resample.h"
 
 namespace muster {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lib/data/image/image.h"
+#include "lib/data/image/decode/image.h"
 
 namespace muster {
 

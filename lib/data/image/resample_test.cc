@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "lib/data/image/encoded_jpeg.h"
+#include "lib/data/image/decode/encoded_jpeg.h"
 #include "lib/data/image/golden_cases.h"
 #include "zlib.h"
 

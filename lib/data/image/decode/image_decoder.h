@@ -6,9 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "lib/data/image/image.h"
-#include "lib/data/image/jpeg_decoder.h"
-#include "lib/data/image/sniff.h"
+#include "lib/data/image/decode/image.h"
+#include "lib/data/image/decode/jpeg_decoder.h"
+#include "lib/data/image/decode/sniff.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "lib/data/image/webp_decoder.h"
+#include "lib/data/image/decode/webp_decoder.h"
 
 #include <cstdint>
 

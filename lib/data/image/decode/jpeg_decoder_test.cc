@@ -1,4 +1,4 @@
-#include "lib/data/image/jpeg_decoder.h"
+#include "lib/data/image/decode/jpeg_decoder.h"
 
 #include <cstring>
 #include <random>
@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/data/image/encoded_jpeg.h"
+#include "lib/data/image/decode/encoded_jpeg.h"
 
 namespace muster::jpeg_decoder_test {
 namespace {

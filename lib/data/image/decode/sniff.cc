@@ -1,4 +1,4 @@
-#include "lib/data/image/sniff.h"
+#include "lib/data/image/decode/sniff.h"
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "lib/data/image/image.h"
+#include "lib/data/image/decode/image.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "lib/data/image/png_decoder.h"
+#include "lib/data/image/decode/png_decoder.h"
 
 #include <png.h>
 

@@ -1,4 +1,4 @@
-#include "lib/data/image/sniff.h"
+#include "lib/data/image/decode/sniff.h"
 
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"

@@ -1,8 +1,8 @@
-#include "lib/data/image/image_decoder.h"
+#include "lib/data/image/decode/image_decoder.h"
 
 #include "glog/logging.h"
-#include "lib/data/image/png_decoder.h"
-#include "lib/data/image/webp_decoder.h"
+#include "lib/data/image/decode/png_decoder.h"
+#include "lib/data/image/decode/webp_decoder.h"
 #include "lib/status/status.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "lib/data/image/image_decoder.h"
+#include "lib/data/image/decode/image_decoder.h"
 
 #include <algorithm>
 #include <cstdlib>

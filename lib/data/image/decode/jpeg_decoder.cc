@@ -1,4 +1,4 @@
-#include "lib/data/image/jpeg_decoder.h"
+#include "lib/data/image/decode/jpeg_decoder.h"
 
 #include <algorithm>
 #include <csetjmp>
