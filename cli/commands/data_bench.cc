@@ -107,17 +107,19 @@ class DataBench {
     const absl::Time end = begin + absl::Seconds(PositiveNumber(options_.seconds));
     const absl::Duration step =
         pace > 0 ? absl::Seconds(static_cast<double>(share()) / pace) : absl::ZeroDuration();
+    // When the model is ready for the next batch. A late wake-up does not delay it.
+    absl::Time ready = begin;
     absl::Duration waited;
     int64_t batches = 0;
     do {
-      const absl::Time asked = absl::Now();
       RETURN_IF_ERROR(pipeline->Next().status());
       const absl::Time got = absl::Now();
-      waited += got - asked;
+      waited += std::max(absl::ZeroDuration(), got - ready);
+      ready = std::max(got, ready) + step;
       ++batches;
-      absl::SleepFor(got + step - absl::Now());
-    } while (absl::Now() < end);
-    const absl::Duration all = absl::Now() - begin;
+      absl::SleepFor(ready - absl::Now());
+    } while (ready < end);
+    const absl::Duration all = ready - begin;
     return Pass{
         .samples_per_second = static_cast<double>(batches * share()) / absl::ToDoubleSeconds(all),
         .wait_share = absl::FDivDuration(waited, all),
@@ -240,8 +242,7 @@ void AddDataBench(Command bench, Session& session) {
                                   "muster bench data job.yaml --pace 480");
   data.AddOption("JOB_FILE", options->job_file, "Job file whose data to read").Required();
   data.AddOption("--set", options->set, "FIELD=VALUE for the job file").OneValueEach();
-  data.AddOption("--pace", options->pace,
-                 "Samples per second of the model; default: 80 % of what can be read")
+  data.AddOption("--pace", options->pace, "Samples/s of the model; default: 80 % of capacity")
       .Check(PositiveFault);
   data.AddOption("--seconds", options->seconds, "Length of each pass; default 5")
       .Check(PositiveFault);

@@ -16,6 +16,7 @@
 #include "cli/local/job_check.h"
 #include "google/protobuf/struct.pb.h"
 #include "lib/data/file/file_list.h"
+#include "lib/data/image/decode/image_decoder.h"
 #include "lib/data/image/image_maker.h"
 #include "lib/data/source/open_dataset.h"
 #include "lib/graph/model/model.h"
@@ -49,10 +50,21 @@ absl::StatusOr<OpenedData> Open(const std::string& file, const DataOptions& opti
 std::vector<std::string> PathsOf(const v1::DataSpec& spec) {
   std::vector<std::string> paths;
   for (const std::string& path : {spec.tar().path(), spec.tar().eval_path(), spec.tfrecord().path(),
-                                  spec.tfrecord().eval_path()}) {
+                                  spec.tfrecord().eval_path(), spec.csv().path(),
+                                  spec.csv().eval_path()}) {
     if (!path.empty()) paths.push_back(path);
   }
   return paths;
+}
+
+std::string DescribeImage(absl::Span<const std::byte> file) {
+  ImageDecoder decoder;
+  const absl::StatusOr<ImageSize> size = decoder.Open(file);
+  if (!size.ok()) return "";
+  const char* const format = decoder.format() == ImageFormat::kJpeg  ? "JPEG"
+                             : decoder.format() == ImageFormat::kPng ? "PNG"
+                                                                     : "WebP";
+  return absl::StrCat(format, ", ", size->width, " x ", size->height);
 }
 
 void SetNumber(google::protobuf::Struct& message, const std::string& name, int64_t value) {
@@ -65,7 +77,9 @@ absl::Status PrintIndex(const std::string& file, const std::string& index_folder
                         const MakeImageRows& make_image_rows, const Session& session) {
   ASSIGN_OR_RETURN(const OpenedData opened,
                    Open(file, {.index_folder = index_folder, .make_images = make_image_rows}));
-  const std::string field = opened.spec.has_tar() ? "data.tar.path" : "data.tfrecord.path";
+  const std::string field = opened.spec.has_tar()   ? "data.tar.path"
+                            : opened.spec.has_csv() ? "data.csv.path"
+                                                    : "data.tfrecord.path";
   int64_t bytes = 0, files = 0;
   for (const std::string& path : PathsOf(opened.spec)) {
     ASSIGN_OR_RETURN(const auto listed, ListFiles(path, field));
@@ -74,7 +88,7 @@ absl::Status PrintIndex(const std::string& file, const std::string& index_folder
   }
   if (files == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(file, ": data of this source need no index; it is made for tar and tfrecord"));
+        absl::StrCat(file, ": data of this source need no index; it is made for csv, tar and tfrecord"));
   }
   const Dataset& dataset = *opened.dataset;
   google::protobuf::Struct message;
@@ -139,7 +153,9 @@ void AddDataCommands(Command program, Session& session) {
   Command inspect = data.AddCommand("inspect", "What are these data? Prints a data: section",
                                     "muster data inspect '/data/shard-*.tar'");
   inspect.AddOption("PATH", *path, "A file, a folder or a pattern").Required();
-  inspect.SetAction([path, &session] { session.Fail(PrintInspection(*path, {}, session)); });
+  inspect.SetAction([path, &session] {
+    session.Fail(PrintInspection(*path, {.describe_image = DescribeImage}, session));
+  });
 
   auto file = std::make_shared<std::string>();
   auto folder = std::make_shared<std::string>();

@@ -67,7 +67,7 @@ TEST_F(DataCommandsTest, IndexSavesTheIndexAndPrintsItsSize) {
   EXPECT_THAT(text, HasSubstr("fingerprint   tar:"));
   EXPECT_FALSE(std::filesystem::is_empty(folder_ + "/index"));
   EXPECT_THAT(OutputOf([&] { return PrintIndex(job_, folder_ + "/index", nullptr, session_); }),
-              HasSubstr("this program does not decode images"));
+              HasSubstr("this program cannot decode images"));
 }
 
 TEST_F(DataCommandsTest, VerifyExitsWithOneIfASampleIsDamaged) {

@@ -14,8 +14,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "lib/data/file/data_file.h"
+#include "lib/data/file/file_list.h"
+#include "lib/data/format/example.h"
 #include "lib/data/format/npy.h"
+#include "lib/data/format/npz.h"
 #include "lib/data/format/tar.h"
+#include "lib/data/format/tfrecord.h"
 #include "lib/status/status.h"
 #include "lib/text/byte_size.h"
 
@@ -28,6 +32,7 @@ constexpr int64_t kImageBytesMax = 64 << 20;
 constexpr int kValuesShown = 8;
 constexpr int kImagesShown = 3;
 constexpr size_t kColumnsShown = 40;
+constexpr int64_t kExamplesRead = 100;
 
 // Returns the text in the quotes of YAML.
 std::string Quoted(absl::string_view text) {
@@ -200,6 +205,114 @@ absl::StatusOr<Inspection> InspectNpy(const std::vector<ListedFile>& files) {
   return inspection;
 }
 
+// A feature of the first Examples of a file.
+struct FeatureFacts {
+  Feature::Kind kind = Feature::Kind::kNoList;
+  int64_t examples = 0;
+  int64_t least = INT64_MAX;  // values of a list, or bytes
+  int64_t most = 0;
+  std::string first;
+};
+
+absl::Status AddFeature(const Feature& feature, const InspectOptions& options,
+                        FeatureFacts& facts) {
+  facts.kind = feature.kind;
+  int64_t size = 0;
+  if (feature.kind == Feature::Kind::kBytes) {
+    ASSIGN_OR_RETURN(const auto bytes, ReadBytes(feature));
+    size = std::ssize(bytes);
+    if (facts.examples == 0 && options.describe_image != nullptr) {
+      facts.first = options.describe_image(bytes);
+    }
+  } else if (feature.kind == Feature::Kind::kFloats) {
+    float first[kValuesShown];
+    ASSIGN_OR_RETURN(size, ReadFloats(feature, first));
+    if (facts.examples == 0) {
+      facts.first =
+          absl::StrJoin(absl::MakeSpan(first, std::min<int64_t>(size, kValuesShown)), ", ");
+    }
+  } else if (feature.kind == Feature::Kind::kIntegers) {
+    int64_t first[kValuesShown];
+    ASSIGN_OR_RETURN(size, ReadIntegers(feature, first));
+    if (facts.examples == 0) {
+      facts.first =
+          absl::StrJoin(absl::MakeSpan(first, std::min<int64_t>(size, kValuesShown)), ", ");
+    }
+  }
+  ++facts.examples;
+  facts.least = std::min(facts.least, size);
+  facts.most = std::max(facts.most, size);
+  return absl::OkStatus();
+}
+
+// Returns the line of `data.tfrecord.inputs` for a feature.
+std::string FeatureLine(const std::string& name, const FeatureFacts& facts) {
+  const bool is_image = facts.kind == Feature::Kind::kBytes && !facts.first.empty();
+  if (facts.kind == Feature::Kind::kBytes && !is_image) {
+    return absl::StrCat("      # no input reads ", Quoted(name), "\n");
+  }
+  const char* const kind = is_image ? "image" : facts.least == facts.most ? "fixed" : "variable";
+  return absl::StrCat("      ", Quoted(is_image ? "input" : name), ": {", kind,
+                      ": {feature: ", Quoted(name), "}}\n");
+}
+
+absl::StatusOr<Inspection> InspectTfrecord(const std::string& path,
+                                           const std::vector<ListedFile>& files,
+                                           const InspectOptions& options) {
+  ASSIGN_OR_RETURN(const auto file, DataFile::Open(files[0].path, kField));
+  TfrecordScanner scanner(*file, kField);
+  std::map<std::string, FeatureFacts> features;
+  int64_t records = 0;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool more, scanner.Next());
+    if (!more) break;
+    if (records++ >= kExamplesRead) continue;
+    ASSIGN_OR_RETURN(const auto example, scanner.Data(TfrecordScanner::Check::kChecksum));
+    ASSIGN_OR_RETURN(const auto found, AllFeatures(example));
+    for (const auto& [name, feature] : found) {
+      RETURN_IF_ERROR(AddFeature(feature, options, features[name]));
+    }
+  }
+  Inspection inspection{
+      .text = absl::StrCat("tfrecord: ", Count(std::ssize(files), "file"), ", ",
+                           FormatBytes(BytesOfAll(files)), "\n", files[0].path, ": ",
+                           Count(records, "record"), "\n"),
+      .section = absl::StrCat("data:\n  tfrecord:\n    path: ", Quoted(path), "\n    inputs:\n")};
+  for (const auto& [name, facts] : features) {
+    absl::StrAppend(&inspection.text, "  ", absl::Utf8SafeCEscape(name), ": ", ToText(facts.kind),
+                    ", ", facts.least,
+                    facts.least == facts.most ? "" : absl::StrCat(" to ", facts.most),
+                    facts.kind == Feature::Kind::kBytes ? " long" : " values",
+                    facts.first.empty() ? "" : absl::StrCat("; first: ", facts.first), "\n");
+    absl::StrAppend(&inspection.section, FeatureLine(name, facts));
+  }
+  return inspection;
+}
+
+// Returns whether a file begins with the header of a record.
+bool IsTfrecord(const std::string& path) {
+  const auto file = DataFile::Open(path, kField);
+  if (!file.ok()) return false;
+  TfrecordScanner scanner(**file, kField);
+  return scanner.Next().value_or(false);
+}
+
+absl::StatusOr<Inspection> InspectNpz(const std::string& path) {
+  ASSIGN_OR_RETURN(const NpzFile file, NpzFile::Open(path, kField));
+  Inspection inspection{
+      .text = absl::StrCat("npz: ", Count(std::ssize(file.members()), "array"), "\n"),
+      .section = absl::StrCat("data:\n  npz:\n    path: ", Quoted(path), "\n    inputs:\n")};
+  for (const ZipMember& member : file.members()) {
+    const std::string name(absl::StripSuffix(member.name, ".npy"));
+    ASSIGN_OR_RETURN(const NpzFile::Array array, file.Find(name, kField));
+    absl::StrAppend(&inspection.text, "  ", absl::Utf8SafeCEscape(name), ": ",
+                    NpyTypeName(array.header.type), "[", absl::StrJoin(array.header.shape, ", "),
+                    "]\n");
+    absl::StrAppend(&inspection.section, "      ", Quoted(name), ": ", Quoted(name), "\n");
+  }
+  return inspection;
+}
+
 bool IsNumber(absl::string_view text) {
   double number = 0;
   return absl::SimpleAtod(absl::StripAsciiWhitespace(text), &number);
@@ -297,10 +410,6 @@ absl::StatusOr<Inspection> Inspect(const std::string& path, const InspectOptions
     if (!folders.empty()) return InspectImages(path, folders, options);
   }
   ASSIGN_OR_RETURN(const std::vector<ListedFile> files, ListFiles(path, kField));
-  for (const Inspector& inspector : options.inspectors) {
-    ASSIGN_OR_RETURN(std::optional<Inspection> found, inspector(path, files));
-    if (found) return *std::move(found);
-  }
   // Files of one kind; a folder may also hold a README.
   const auto of_kind = [&](std::initializer_list<absl::string_view> extensions) {
     std::vector<ListedFile> kind;
@@ -312,6 +421,7 @@ absl::StatusOr<Inspection> Inspect(const std::string& path, const InspectOptions
   if (const auto tar = of_kind({".tar", ".tar.gz", ".tgz", ".tar.zst"}); !tar.empty()) {
     return InspectTar(path, tar, options);
   }
+  if (const auto npz = of_kind({".npz"}); !npz.empty()) return InspectNpz(npz[0].path);
   if (const auto npy = of_kind({".npy"}); !npy.empty()) return InspectNpy(npy);
   if (const auto csv = of_kind({".csv", ".tsv"}); !csv.empty()) return InspectCsv(path, csv);
   if (IsImageName(files[0].path)) {
@@ -321,9 +431,10 @@ absl::StatusOr<Inspection> Inspect(const std::string& path, const InspectOptions
                                            "\ndata.images reads a folder with a folder per class, "
                                            "or a list of images\n")};
   }
+  if (IsTfrecord(files[0].path)) return InspectTfrecord(path, files, options);
   return absl::InvalidArgumentError(
       absl::StrCat(files[0].path,
-                   ": the format is unknown; known are .tar, .npy, .csv, .tsv, and "
+                   ": the format is unknown; known are .tar, .npy, .npz, .csv, .tsv, TFRecord, and "
                    "a folder with a folder of images per class"));
 }
 

@@ -3,13 +3,10 @@
 
 #include <cstddef>
 #include <functional>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "lib/data/file/file_list.h"
 
 namespace muster::cli {
 
@@ -18,22 +15,15 @@ struct Inspection {
   std::string section;  // a `data:` section of a job file to start from
 };
 
-// Inspects files of one format. Returns nullopt if `files`, which is not empty, has another one.
-// `path` is that of the section.
-using Inspector = std::function<absl::StatusOr<std::optional<Inspection>>(
-    const std::string& path, const std::vector<ListedFile>& files)>;
-
 struct InspectOptions {
   // Returns "JPEG, 500 x 375" for an encoded image, or "" for other bytes. Null: sizes are left
   // out.
   std::function<std::string(absl::Span<const std::byte> file)> describe_image;
-  // Formats besides tar, npy, CSV and folders of images.
-  std::vector<Inspector> inspectors;
 };
 
-// Inspects a file, a folder or a pattern (see ListFiles()). Reads the headers of one tar file and
-// the first bytes of other files. Returns INVALID_ARGUMENT if the format is unknown, and the errors
-// of the readers.
+// Inspects a file, a folder or a pattern (see ListFiles()). Reads the headers of one tar or
+// TFRecord file, and the first bytes of other files. Returns INVALID_ARGUMENT if the format is
+// unknown, and the errors of the readers.
 absl::StatusOr<Inspection> Inspect(const std::string& path, const InspectOptions& options = {});
 
 }  // namespace muster::cli

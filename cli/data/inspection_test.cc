@@ -1,5 +1,7 @@
 #include "cli/data/inspection.h"
 
+#include <zlib.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -9,8 +11,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/data/format/tar_bytes.h"
+#include "lib/data/format/testing/example.pb.h"
+#include "lib/data/format/tfrecord.h"
+#include "lib/data/format/zip_writer.h"
 #include "lib/job/job_file.h"
 #include "lib/status/status.h"
+#include "lib/text/byte_size.h"
 
 namespace muster::cli::inspection_test {
 namespace {
@@ -51,6 +57,30 @@ class InspectionTest : public testing::Test {
   InspectOptions options_;
   v1::DataSpec data_;  // the section of the last text
 };
+
+TEST_F(InspectionTest, DescribesTfrecordFilesByTheirFeatures) {
+  std::string records;
+  for (int i = 0; i < 3; ++i) {
+    wire::Example example;
+    auto& features = *example.mutable_features()->mutable_feature();
+    features["image"].mutable_bytes_list()->add_value("12345");
+    features["label"].mutable_int64_list()->add_value(7 + i);
+    for (int j = 0; j <= i; ++j) features["words"].mutable_int64_list()->add_value(j);
+    features["mean"].mutable_float_list()->add_value(0.5);
+    AppendTfrecord(example.SerializeAsString(), records);
+  }
+  EXPECT_EQ(Text(Write("train-00000", records)),
+            absl::StrCat("tfrecord: 1 file, ", FormatBytes(std::ssize(records)), "\n", folder_,
+                         "/train-00000: 3 records\n"
+                         "  image: bytes, 5 long; first: JPEG, 5 x 1\n"
+                         "  label: integers, 1 values; first: 7\n"
+                         "  mean: floats, 1 values; first: 0.5\n"
+                         "  words: integers, 1 to 3 values; first: 0\n"));
+  const auto& inputs = data_.tfrecord().inputs();
+  EXPECT_EQ(inputs.at("input").image().feature(), "image");
+  EXPECT_EQ(inputs.at("label").fixed().feature(), "label");
+  EXPECT_TRUE(inputs.at("words").has_variable());
+}
 
 TEST_F(InspectionTest, DescribesAFolderOfTarFiles) {
   Write("b.tar", "");
@@ -106,15 +136,17 @@ TEST_F(InspectionTest, DescribesColumnsOfText) {
   EXPECT_THAT(Text(Write("c.csv", large)), HasSubstr("about 4999"));
 }
 
-TEST_F(InspectionTest, OtherInspectorsComeFirst) {
-  options_.inspectors.push_back(
-      [](const std::string& path,
-         const std::vector<ListedFile>& files) -> absl::StatusOr<std::optional<Inspection>> {
-        if (!absl::EndsWith(files[0].path, ".tfrecord")) return std::nullopt;
-        return Inspection{.text = absl::StrCat("records of ", path), .section = ""};
-      });
-  const std::string path = Write("a.tfrecord", "");
-  EXPECT_EQ(Text(path), "records of " + path);
+TEST_F(InspectionTest, DescribesTheArraysOfAnNpzFile) {
+  std::string header = "{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }";
+  header.resize(117, ' ');
+  const std::string array = absl::StrCat(absl::string_view("\x93NUMPY\x01\x00\x76\x00", 10), header,
+                                         "\n", std::string(12, '\1'));
+  ZipWriter writer;
+  const auto crc = static_cast<uint32_t>(
+      crc32(0, reinterpret_cast<const Bytef*>(array.data()), static_cast<uInt>(array.size())));
+  const std::string begin = writer.Next("ids.npy", crc, array.size());
+  EXPECT_EQ(Text(Write("a.npz", begin + array + writer.End())), "npz: 1 array\n  ids: i32[3]\n");
+  EXPECT_EQ(data_.npz().inputs().at("ids"), "ids");
 }
 
 TEST_F(InspectionTest, AnUnknownFormatNamesTheKnownOnes) {

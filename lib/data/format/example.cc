@@ -328,7 +328,7 @@ absl::Status FeatureFinder::Find(absl::Span<const std::byte> example,
   }));
 }
 
-absl::StatusOr<std::string> DescribeFeatures(absl::Span<const std::byte> example) {
+absl::StatusOr<std::map<std::string, Feature>> AllFeatures(absl::Span<const std::byte> example) {
   std::map<std::string, Feature> features;
   RETURN_IF_ERROR(
       ToStatus(ForEachFeature(example, [&](absl::string_view name, WireBytes value) -> Fault {
@@ -336,6 +336,11 @@ absl::StatusOr<std::string> DescribeFeatures(absl::Span<const std::byte> example
         feature = {.kind = Feature::Kind::kNoList};
         return ReadFeature(value, feature);
       })));
+  return features;
+}
+
+absl::StatusOr<std::string> DescribeFeatures(absl::Span<const std::byte> example) {
+  ASSIGN_OR_RETURN(const auto features, AllFeatures(example));
   return absl::StrJoin(features, ", ", [](std::string* text, const auto& entry) {
     absl::StrAppend(text, entry.first, " (", ToText(entry.second.kind), ")");
   });

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,9 @@ class FeatureFinder {
   std::vector<std::string> names_;
   std::vector<Slot> slots_;  // a hash table with linear probing; its size is a power of two
 };
+
+// Returns all features by name. They refer to the bytes of `example`.
+absl::StatusOr<std::map<std::string, Feature>> AllFeatures(absl::Span<const std::byte> example);
 
 // Returns the names and kinds of all features, sorted: "image (bytes), label (integers)". For
 // messages.
