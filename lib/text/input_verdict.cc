@@ -15,7 +15,7 @@ double SecondsOfSample(const std::vector<InputStageCost>& costs) {
   return seconds;
 }
 
-absl::string_view RemedyFor(absl::string_view stage) {
+absl::string_view RemedyFor(absl::string_view stage, bool has_images) {
   if (stage == "open") {
     return "Fewer and larger files help: muster data convert FOLDER OUT packs images into tar "
            "files";
@@ -23,6 +23,7 @@ absl::string_view RemedyFor(absl::string_view stage) {
   if (stage == "read") {
     return "Faster storage helps, or data.shuffle: {block: {}}, which reads neighbours together";
   }
+  if (stage == "decode" && !has_images) return "More cores for the worker help";
   if (stage == "decode") {
     return "More cores for the worker help, or images that are stored smaller, or "
            "data.image.decode: "
@@ -85,7 +86,7 @@ std::string InputVerdict(const v1::InputTiming& timing, double wanted) {
     absl::StrAppend(&text, "these keep up with ", absl::StrFormat("%.0f", wanted),
                     " samples/s only on average: the reading is uneven. ");
   }
-  return absl::StrCat(text, RemedyFor(most.stage));
+  return absl::StrCat(text, RemedyFor(most.stage, timing.resample_seconds() > 0));
 }
 
 }  // namespace muster

@@ -62,6 +62,9 @@ ABSL_FLAG(std::string, metrics, "",
 ABSL_FLAG(std::string, data_roots, "",
           "folders, separated by commas, that must contain the files that jobs name; empty: any "
           "file that this user may read");
+ABSL_FLAG(std::string, index_folder, "",
+          "folder for indexes of TFRecord, tar and CSV files, which the processes of a host may "
+          "share; empty: each job makes its index again");
 ABSL_FLAG(
     std::string, program_socket, "",
     "path of the Unix socket at which programs of jobs with model.external attach; none: this "
@@ -226,6 +229,7 @@ int Main() {
                  .coordinator = *coordinator,
                  .checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root),
                  .paths = *paths,
+                 .index_folder = absl::GetFlag(FLAGS_index_folder),
                  .allow_programs = absl::GetFlag(FLAGS_allow_programs),
                  .tuning = {.overlap = !absl::GetFlag(FLAGS_no_overlap),
                             .priority = !absl::GetFlag(FLAGS_no_priority),

@@ -18,6 +18,7 @@
 #include "lib/concurrency/cpu_quota.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/data/file/data_file.h"
+#include "lib/data/image/image_maker.h"
 #include "lib/data/input_use.h"
 #include "lib/data/order/sample_order.h"
 #include "lib/data/pipeline/input_budget.h"
@@ -182,7 +183,9 @@ absl::Status Trainer::OpenData() {
     return absl::OkStatus();
   });
   RETURN_IF_ERROR(options_.paths.CheckData(plan.spec().data()));
-  ASSIGN_OR_RETURN(dataset_, options_.open_data(plan.spec().data(), plan.graph()));
+  ASSIGN_OR_RETURN(dataset_, options_.open_data(plan.spec().data(), plan.graph(),
+                                                {.index_folder = options_.index_folder,
+                                                 .make_images = ImageMaker::Create}));
   ASSIGN_OR_RETURN(counted_evaluation_targets_, CountEvaluationTargets(*dataset_, plan.graph()));
   return absl::OkStatus();
 }
@@ -476,6 +479,8 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
                        .threads = ReaderThreads(),
                        .nice = ReaderNice(),
                        .cancelled = &cancelled_,
+                       .trace = options_.tuning.trace,
+                       .track = kStepTrack,
                    }));
   RETURN_IF_ERROR(exchange_->Connect(total_steps, std::move(addresses)));
   if (!plan.evaluate_first() || !EvaluationIsDue(step_)) return absl::OkStatus();

@@ -20,7 +20,6 @@
 #include "lib/collective/nccl_communicator.h"
 #include "lib/collective/shared_memory_communicator.h"
 #include "lib/data/dataset.h"
-#include "lib/data/image/image_maker.h"
 #include "lib/data/pipeline/input_pipeline.h"
 #include "lib/data/source/open_dataset.h"
 #include "lib/exchange/gradient_exchange.h"
@@ -49,8 +48,9 @@ class Trainer : public JobRunner {
     int threads_per_device = 1;
     double peak_flops = 0;  // of each device, FLOP/s; 0: from its datasheet, if known
     TransportFactory transport;
-    WorkerShard* shard = nullptr;  // this worker's shard, with allreduce; outlives the trainer
-    PathRules paths = {};          // the files that a job may name
+    WorkerShard* shard = nullptr;   // this worker's shard, with allreduce; outlives the trainer
+    PathRules paths = {};           // the files that a job may name
+    std::string index_folder = {};  // see DataOptions
     ExchangeTuning tuning;
     ProgressLog* log = nullptr;  // of this job; `log` and `metrics` outlive the trainer
     WorkerMetrics* metrics = nullptr;
@@ -59,11 +59,9 @@ class Trainer : public JobRunner {
     std::function<void()> advanced = nullptr;
     std::stop_token stopping = {};  // ends the opening of data with CANCELLED
     // Opens the data, as OpenDataset() does.
-    std::function<absl::StatusOr<std::unique_ptr<const Dataset>>(const v1::DataSpec&,
-                                                                 const v1::Graph&)>
-        open_data = [](const v1::DataSpec& spec, const v1::Graph& graph) {
-          return OpenDataset(spec, graph, {.make_images = ImageMaker::Create});
-        };
+    std::function<absl::StatusOr<std::unique_ptr<const Dataset>>(
+        const v1::DataSpec&, const v1::Graph&, const DataOptions&)>
+        open_data = OpenDataset;
   };
   // Opens the data, builds the executors and allocates memory. Fails as OpenDataset,
   // CreateExecutor and TensorSlab::Create do.

@@ -562,8 +562,8 @@ TEST(TrainerTest, ReadsOfALongOpeningShowProgressAndEndWithTheJob) {
   options.advanced = [&] {
     if (++advanced == kReadsBefore) released.request_stop();
   };
-  options.open_data = [&](const v1::DataSpec&,
-                          const v1::Graph&) -> absl::StatusOr<std::unique_ptr<const Dataset>> {
+  options.open_data = [&](const v1::DataSpec&, const v1::Graph&,
+                          const DataOptions&) -> absl::StatusOr<std::unique_ptr<const Dataset>> {
     ASSIGN_OR_RETURN(const auto file, DataFile::Open(path, "data.test.path"));
     std::byte block[4];
     while (true) RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(block)));
@@ -877,9 +877,9 @@ TEST(TrainerTest, SamplesThatCannotBeReadStopTheJobAtTheirStep) {
                            .log = &log,
                            .metrics = &worker_metrics};
   options.open_data =
-      [&data](const v1::DataSpec& spec,
-              const v1::Graph& graph) -> absl::StatusOr<std::unique_ptr<const Dataset>> {
-    auto opened = OpenDataset(spec, graph).value();
+      [&data](const v1::DataSpec& spec, const v1::Graph& graph,
+              const DataOptions& options) -> absl::StatusOr<std::unique_ptr<const Dataset>> {
+    auto opened = OpenDataset(spec, graph, options).value();
     const int64_t bad = SampleOrder::Full(data.seed(), opened->samples(), data.batch_size())
                             .SamplesOfStep(kBadStep, /*first_position=*/3, /*count=*/1)[0]
                             .sample;

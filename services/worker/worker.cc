@@ -147,6 +147,7 @@ void Worker::Prepare(const v1::Directive& directive) {
       .checkpoints = checkpoints_.get(),
       .budget = &budget_,
       .paths = options_.paths,
+      .index_folder = options_.index_folder,
       .allow_programs = options_.allow_programs,
       .tuning = options_.tuning,
       .metrics = &metrics_,

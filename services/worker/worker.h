@@ -43,6 +43,7 @@ class Worker : public FleetMember {
     std::string checkpoint_root;                        // see CheckpointClient
     int64_t shard_memory_bytes = DefaultMemoryBytes();  // limit for shards of such jobs
     PathRules paths = {};                               // the files that a job may name
+    std::string index_folder = {};                      // see DataOptions
     bool allow_programs = false;                        // whether to start commands of jobs
     ExchangeTuning tuning;
     Metrics* metrics = nullptr;         // outlives the worker

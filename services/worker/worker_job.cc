@@ -118,6 +118,7 @@ absl::StatusOr<std::unique_ptr<JobRunner>> WorkerJob::MakeTrainer(
       .transport = options_.transport,
       .shard = shard_.get(),
       .paths = options_.paths,
+      .index_folder = options_.index_folder,
       .tuning = options_.tuning,
       .log = log_.get(),
       .metrics = options_.metrics,

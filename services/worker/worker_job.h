@@ -45,6 +45,7 @@ class WorkerJob {
     CheckpointClient* checkpoints = nullptr;  // both outlive the job; only
     MemoryBudget* budget = nullptr;           // allreduce jobs use them
     PathRules paths = {};                     // the files that a job may name
+    std::string index_folder = {};            // see DataOptions
     bool allow_programs = false;              // whether to start commands of jobs
     ExchangeTuning tuning;
     WorkerMetrics* metrics = nullptr;

@@ -78,8 +78,12 @@ void BatchRing::ReadPart(int64_t batch, int64_t part) {
 }
 
 void BatchRing::PartEnded(int64_t batch) {
-  absl::MutexLock lock(&mu_);
-  --SlotOf(batch).parts_left;
+  bool was_last;
+  {
+    absl::MutexLock lock(&mu_);
+    was_last = --SlotOf(batch).parts_left == 0;
+  }
+  if (was_last && options_.ended) options_.ended(batch);
 }
 
 }  // namespace muster

@@ -27,6 +27,8 @@ class BatchRing {
     std::function<int64_t(int64_t batch)> begin;
     // Reads one part. Several threads call it.
     std::function<absl::Status(int64_t batch, int64_t part)> read;
+    // Called after the last part of a batch, on the thread that read it. May be empty.
+    std::function<void(int64_t batch)> ended = {};
   };
   explicit BatchRing(Options options);
 

@@ -52,7 +52,8 @@ InputPipeline::InputPipeline(Options options, Device::Memory memory)
              .slots = options_.batches,
              .first = options_.first_step,
              .begin = [this](int64_t step) { return Begin(step); },
-             .read = [this](int64_t step, int64_t part) { return ReadPart(step, part); }}) {
+             .read = [this](int64_t step, int64_t part) { return ReadPart(step, part); },
+             .ended = [this](int64_t step) { TraceEnd(step); }}) {
   CHECK_GE(options_.batches, 2);
 }
 
@@ -103,7 +104,15 @@ InputBatch InputPipeline::BatchOf(int64_t step) const {
   return {step, buffer.contents, buffer.counted_targets};
 }
 
+void InputPipeline::TraceEnd(int64_t step) {
+  Trace* const trace = options_.trace;
+  if (trace != nullptr && trace->on()) trace->End(options_.track, "read batch", step);
+}
+
 int64_t InputPipeline::Begin(int64_t step) {
+  if (Trace* const trace = options_.trace; trace != nullptr && trace->on()) {
+    trace->Begin(options_.track, "read batch", step, {{{"step", step}}});
+  }
   absl::MutexLock lock(&mu_);
   std::ranges::fill(BufferOf(step).counted_targets, 0);
   const int64_t others = counts_ ? options_.order.batch_size() - options_.samples : 0;

@@ -20,6 +20,7 @@
 #include "lib/data/pipeline/decode_pool.h"
 #include "lib/engine/device.h"
 #include "lib/limits/limits.h"
+#include "lib/telemetry/trace.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/graph.pb.h"
 
@@ -59,6 +60,8 @@ class InputPipeline {
     // Once true, reading fails with CANCELLED as soon as possible. Outlives the pipeline. Null:
     // never.
     const std::atomic<bool>* cancelled = nullptr;
+    Trace* trace = nullptr;  // gets the life of each batch on `track`; outlives the pipeline
+    int track = 0;
   };
   // Starts reading. Fails as Device::Allocate does.
   static absl::StatusOr<std::unique_ptr<InputPipeline>> Create(Options options);
@@ -92,6 +95,7 @@ class InputPipeline {
   InputPipeline(Options options, Device::Memory memory);
   std::vector<Buffer> PlaceBuffers() const;
 
+  void TraceEnd(int64_t step);
   int64_t Begin(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status ReadPart(int64_t step, int64_t part);
   absl::Status ReadRows(int64_t batch, int64_t first, int64_t count, Buffer& buffer);

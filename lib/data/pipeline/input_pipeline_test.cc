@@ -21,6 +21,7 @@
 #include "lib/data/stage_times.h"
 #include "lib/engine/backends/backends.h"
 #include "lib/status/status.h"
+#include "lib/telemetry/trace.h"
 #include "lib/text/byte_size.h"
 #include "proto/muster/v1/graph.pb.h"
 
@@ -304,6 +305,30 @@ TEST(InputPipelineTest, ThreadsReadSlowSamplesOneByOneAcrossBatches) {
       EXPECT_EQ(sample, expected[i].sample) << step;
     }
   }
+}
+
+TEST(InputPipelineTest, TheTraceHasTheLifeOfEachBatch) {
+  const v1::Graph graph = GraphOfNumbers();
+  const NumberedSamples dataset;
+  Trace trace;
+  ASSERT_TRUE(trace.Start({.events_max = 100}));
+  {
+    const auto pipeline = Pipeline({.dataset = &dataset,
+                                    .graph = &graph,
+                                    .order = SampleOrder::Full(0, 10, 4),
+                                    .samples = 4,
+                                    .batches = 2,
+                                    .trace = &trace,
+                                    .track = 3});
+    for (int step = 0; step < 3; ++step) ASSERT_TRUE(pipeline->Next().ok());
+  }
+  int ended = 0;
+  for (const Trace::Event& event : trace.Stop().events) {
+    EXPECT_STREQ(event.name, "read batch");
+    EXPECT_EQ(event.track, 3);
+    ended += event.kind == Trace::Kind::kEnd;
+  }
+  EXPECT_GE(ended, 3);
 }
 
 TEST(InputPipelineTest, ACancelledPipelineReadsNoMore) {
