@@ -444,8 +444,8 @@ TEST(JobFileTest, NamesTheItemThatIsNoNumber) {
               AllOf(HasSubstr("data.image.mean[1]: expects a number (is \"x\")"),
                     HasSubstr("data.image.mean[2]: expects a number (is a list)"),
                     HasSubstr("data.image.mean[3]: must fit into a float (is 1e39)")));
-  EXPECT_THAT(FaultsIn("data: {tfrecord: {inputs: {x: {scatter: {fill: 0}}}}}"),
-              HasSubstr("x.scatter.fill: must be greater than 0 (is 0); leave it out"));
+  EXPECT_THAT(FaultsIn("data: {shuffle: {block: {lanes: 0}}}"),
+              HasSubstr("block.lanes: must be at least 1 (is 0); leave it out"));
 }
 
 TEST(JobFileTest, OverridesReplaceAndAddFields) {

@@ -43,8 +43,7 @@ bool ZeroMeansUnset(const FieldDescriptor& field) {
          name == "muster.v1.JobSpec.chunk_bytes" || name == "muster.v1.PolySchedule.power" ||
          name == "muster.v1.LossScale.growth_steps" || name == "muster.v1.SyncSpec.staleness" ||
          name == "muster.v1.Compression.ratio" || name == "muster.v1.Compression.rank" ||
-         name == "muster.v1.BlockShuffle.window_blocks" || name == "muster.v1.BlockShuffle.lanes" ||
-         name == "muster.v1.CsvNumber.scale" || name == "muster.v1.ScatterFeature.fill";
+         name == "muster.v1.BlockShuffle.window_blocks" || name == "muster.v1.BlockShuffle.lanes";
 }
 
 std::vector<std::string> FieldNames(const Descriptor& type) {

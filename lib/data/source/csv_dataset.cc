@@ -592,7 +592,7 @@ absl::StatusOr<CsvColumns> OpenColumns(const v1::CsvData& csv, const v1::GraphIn
   } else {
     const v1::CsvNumber& number = spec.number();
     columns.rule = NumberRule{.missing = number.missing(),
-                              .scale = number.scale() == 0 ? 1 : number.scale(),
+                              .scale = number.has_scale() ? number.scale() : 1,
                               .offset = number.offset(),
                               .is_log = number.log()};
   }

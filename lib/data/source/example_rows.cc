@@ -112,7 +112,7 @@ absl::StatusOr<ExampleRows::Column> ExampleRows::MakeColumn(const v1::DataSpec& 
       if (!scatter.weights().empty()) {
         column.weights = Want(scatter.weights(), "", absl::StrCat(field, ".scatter.weights"));
       }
-      column.rest = scatter.fill() == 0 ? kFillDefault : scatter.fill();
+      column.rest = scatter.has_fill() ? scatter.fill() : kFillDefault;
       rest_field = absl::StrCat(field, ".scatter.fill");
       break;
     }

@@ -115,7 +115,8 @@ TEST(IdxDatasetTest, RefusesImagesAndLabelsBeyondTheMemoryLimit) {
   const v1::DataSpec spec = SpecOf(Gzipped(Images()), Labels());
 
   EXPECT_TRUE(OpenDataset(spec, GraphOf({1, 2, 3}), {.held_bytes_max = 70}).ok());
-  const absl::Status status = OpenDataset(spec, GraphOf({1, 2, 3}), {.held_bytes_max = 69}).status();
+  const absl::Status status =
+      OpenDataset(spec, GraphOf({1, 2, 3}), {.held_bytes_max = 69}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_EQ(status.message(), absl::StrCat("data.idx.labels: ", spec.idx().labels(),
                                            ": takes more than the 9 bytes that it may"));

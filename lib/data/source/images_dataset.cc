@@ -241,6 +241,8 @@ class ImagesDataset : public Dataset {
     return evaluation_ ? evaluation_->images.size() : std::ssize(held_out_);
   }
 
+  bool is_slow() const override { return true; }
+
   std::string fingerprint() const override {
     const uint64_t held_out = evaluation_ ? evaluation_->fingerprint : held_out_.size();
     return absl::StrFormat("images:%016x:%016x", files_.fingerprint, held_out);

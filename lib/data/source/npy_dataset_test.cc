@@ -190,7 +190,8 @@ TEST_F(NpyDatasetTest, TheFingerprintIsOfTypesAndShapes) {
 
 TEST_F(NpyDatasetTest, RefusesIdsBeyondTheMemoryLimit) {
   EXPECT_TRUE(OpenDataset(spec_, ThreeInputs(), {.held_bytes_max = 40 * 8 + 10}).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(OpenDataset(spec_, ThreeInputs(), {.held_bytes_max = 40 * 8 + 9}).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      OpenDataset(spec_, ThreeInputs(), {.held_bytes_max = 40 * 8 + 9}).status()));
 }
 
 TEST_F(NpyDatasetTest, NumbersAreConvertedButNotScaled) {

@@ -60,9 +60,10 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenSource(const v1::DataSpec& sp
     case v1::DataSpec::SOURCE_NOT_SET:
       break;
   }
-  return DataInvalid("data",
-                     "needs one of text, idx, linear, npy, npz, csv, images, tfrecord, tar, mixture "
-                     "and synthetic");
+  return DataInvalid(
+      "data",
+      "needs one of text, idx, linear, npy, npz, csv, images, tfrecord, tar, mixture "
+      "and synthetic");
 }
 
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenDataset(const v1::DataSpec& spec,

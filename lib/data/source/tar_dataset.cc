@@ -391,6 +391,17 @@ class TarDataset : public Dataset {
     return evaluation_ ? evaluation_->index().samples() : training_.index().samples() - samples_;
   }
 
+  bool is_slow() const override {
+    return std::ranges::any_of(columns_,
+                               [](const TarColumn& column) { return column.images != nullptr; });
+  }
+
+  int64_t mean_stored_bytes() const override {
+    int64_t bytes = 0;
+    for (const IndexedFile& file : training_.index().files()) bytes += file.bytes;
+    return bytes / std::max<int64_t>(1, training_.index().samples());
+  }
+
   std::string fingerprint() const override {
     const std::string held_out =
         evaluation_ ? evaluation_->index().fingerprint() : absl::StrCat(evaluation_samples());
