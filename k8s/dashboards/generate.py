@@ -227,6 +227,12 @@ DASHBOARDS = {
                 graph("Start", "s", ("sum by (instance, phase) (muster_worker_start_phase_seconds) * on (instance) group_left (job) "
                                      f"muster_worker_job_info{OF_JOB}", "{{instance}} {{phase}}"), about="Time of each phase of the last start.",
                       stacked=True),
+                graph("Reading a sample, by stage", "s",
+                      ('sum by (stage) (' + of_job('rate(muster_worker_input_seconds_total{stage!="room"}' + RATE + ')') + ') / on () group_left () sum('
+                       + of_job(f"rate(muster_worker_input_samples_total{RATE})") + ')', "{{stage}}"),
+                      about="Mean over the workers, on one reading thread. Room, the wait while all batches are ready, is left out.", stacked=True),
+                graph("Samples read, by worker", "suffix: samples/s", (of_job(f"rate(muster_worker_input_samples_total{RATE})"), "{{instance}}"),
+                      about="For training and for evaluations."),
             ],
             "Non-finite values": [
                 graph("Non-finite losses", "none", (of_job(f"increase(muster_worker_nonfinite_losses_total{RATE})"), "{{instance}}"), width=12,
