@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests docs/data_formats.md: its converters (examples/convert) run on small data, and its job files are valid.
+"""Tests docs/data.md and docs/data_formats.md: converters (examples/convert) run on small data, and the job files are valid.
 
 A converter whose packages are not there is skipped. After a change of a converter: tests/convert_examples_test.py --write-page
 """
@@ -18,7 +18,8 @@ import unittest
 
 ROOT = pathlib.Path(os.path.abspath(__file__)).parent.parent
 CONVERTERS = ROOT / "examples" / "convert"
-PAGE = ROOT / "docs" / "data_formats.md"
+PAGE = ROOT / "docs" / "data_formats.md"  # shows the converters
+PAGES = (ROOT / "docs" / "data.md", PAGE)
 BLOCK = re.compile(r"(<!-- (examples/convert/\S+) -->\n```\w+\n)(.*?)(^```$)", re.M | re.S)
 JOB = re.compile(r"^```yaml\n(.*?)^```$", re.M | re.S)
 SAMPLES = 60
@@ -70,13 +71,14 @@ class FormatTest(unittest.TestCase):
             writer.writeheader()
             writer.writerows(rows)
 
-    def validate_jobs(self, heading):
-        """Validates the job files below the heading of the page."""
-        section = re.split(r"\n##+ ", PAGE.read_text(encoding="utf-8").split(f"## {heading}\n")[1])[0]
-        jobs = JOB.findall(section)
+    def validate_jobs(self, heading, replace=("", "")):
+        """Validates the job files below the heading, which one of the pages has."""
+        below = [part for page in PAGES for part in page.read_text(encoding="utf-8").split(f"# {heading}\n")[1:]]
+        self.assertEqual(len(below), 1, heading)
+        jobs = JOB.findall(re.split(r"\n##+ ", below[0])[0])
         self.assertTrue(jobs, heading)
         for job in jobs:
-            (self.folder / "job.yaml").write_text(job, encoding="utf-8")
+            (self.folder / "job.yaml").write_text(job.replace(*replace), encoding="utf-8")
             self.run_here(ROOT / "cli/muster", "validate", "job.yaml")
 
     def convert(self, program, *arguments):
@@ -113,9 +115,28 @@ class FormatTest(unittest.TestCase):
         for row, i in enumerate(features[:, 0].argsort()):
             self.assertEqual(target[i], row % 3)  # column a grows with the number of the row
 
-    def test_text_idx_and_data_without_files(self):
-        for heading in ("text: bytes as tokens", "idx: MNIST's files", "linear and synthetic: no files"):
+    def test_sources_with_data_in_the_repository(self):
+        for heading in ("images: folders of JPEG, PNG or WebP", "tfrecord: files of Examples", "text: bytes as tokens", "idx: MNIST's files",
+                        "linear and synthetic: no files", "mixture: several sources with weights"):
             self.validate_jobs(heading)
+
+    def test_tar(self):
+        self.run_here(ROOT / "cli/muster", "data", "convert", "examples/data/emoji", "shards")
+        self.validate_jobs("tar: shards of WebDataset", ("/data/shards/train-{000..146}.tar", "shards/shard-{000000..000000}.tar"))
+
+    def test_csv_as_it_is(self):
+        columns = ("sepal_length", "sepal_width", "petal_length", "petal_width")
+        self.write_table([{**dict.fromkeys(columns, i / 7), "species": ("setosa", "virginica", "versicolor")[i % 3]} for i in range(SAMPLES)])
+        (self.folder / "table.csv").rename(self.folder / "flowers.csv")
+        (self.folder / "species.txt").write_text("setosa\nversicolor\nvirginica\n", encoding="utf-8")
+        self.validate_jobs("csv: tables and Criteo's files")
+
+    @needs("numpy")
+    def test_npz(self):
+        import numpy
+
+        numpy.savez(self.folder / "digits.npz", x_train=numpy.zeros((SAMPLES, 784), "<f4"), y_train=numpy.zeros(SAMPLES, "<i4"))
+        self.validate_jobs("npz: several arrays in one file")
 
     @needs("numpy")
     def test_npy(self):
