@@ -223,6 +223,15 @@ TEST_F(DatasetCheckTest, FindsTheFilesOfFoldersAndPatterns) {
   EXPECT_THAT(Check(), HasSubstr("is no regular file"));
 }
 
+TEST_F(DatasetCheckTest, ManyGroupsOfBracesTakeNoTime) {
+  std::string pattern = folder_ + "/";
+  for (int i = 0; i < 40; ++i) pattern += "{a,b}";
+  Tar(pattern);
+  EXPECT_THAT(Check(), HasSubstr("matches no regular file"));
+  Write(std::string(39, 'a') + "b", TarMember());
+  EXPECT_EQ(Check(), "ok");
+}
+
 TEST_F(DatasetCheckTest, LooksAtArchivesAndTables) {
   std::string tar = TarMember();
   tar[0] = 'b';

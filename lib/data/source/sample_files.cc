@@ -32,8 +32,8 @@ constexpr size_t kTarBlockBytes = 512;
 constexpr int64_t kRecordBytesMax = int64_t{1} << 30;
 constexpr size_t kRecordHeaderBytes = 12;  // a length in 8 bytes, its checksum in 4
 
-// Replaces the first group of braces: a list by each of its texts, a range of numbers by its first.
-// Returns the pattern itself if it has none.
+// Replaces each group of braces: a list by each of its texts, a range of numbers by its first.
+// Returns at most kPatternsMax patterns, and takes no time for the others.
 std::vector<std::string> ExpandBraces(const std::string& pattern) {
   const size_t open = pattern.find('{');
   const size_t close = open == pattern.npos ? pattern.npos : pattern.find('}', open);
@@ -43,8 +43,10 @@ std::vector<std::string> ExpandBraces(const std::string& pattern) {
   for (const absl::string_view text : absl::StrSplit(group.substr(0, group.find("..")), ',')) {
     for (std::string& whole :
          ExpandBraces(absl::StrCat(pattern.substr(0, open), text, pattern.substr(close + 1)))) {
-      if (expanded.size() < kPatternsMax) expanded.push_back(std::move(whole));
+      if (expanded.size() == kPatternsMax) return expanded;
+      expanded.push_back(std::move(whole));
     }
+    if (expanded.size() == kPatternsMax) return expanded;
   }
   return expanded;
 }
