@@ -82,12 +82,13 @@ absl::Status CheckImageInputs(const v1::DataSpec& spec, const Inputs& inputs,
   return absl::OkStatus();
 }
 
-// Checks the files to train on, and those to evaluate if there are any.
+// Checks the files to train on, and those to evaluate if there are any. `extension` is that of the
+// files of a folder.
 absl::Status CheckFiles(const std::string& source, const std::string& path,
-                        const std::string& eval_path, Check check) {
-  RETURN_IF_ERROR(CheckSampleFiles(path, absl::StrCat("data.", source, ".path"), check));
+                        const std::string& eval_path, absl::string_view extension, Check check) {
+  RETURN_IF_ERROR(CheckSampleFiles(path, absl::StrCat("data.", source, ".path"), extension, check));
   if (eval_path.empty()) return absl::OkStatus();
-  return CheckSampleFiles(eval_path, absl::StrCat("data.", source, ".eval_path"), check);
+  return CheckSampleFiles(eval_path, absl::StrCat("data.", source, ".eval_path"), extension, check);
 }
 
 // Counts the folders of classes. Ends at the first one that the model has no class for.
@@ -140,14 +141,14 @@ absl::Status CheckTfrecord(const v1::DataSpec& spec, const v1::Graph& graph) {
   const v1::TfrecordData& tfrecord = spec.tfrecord();
   RETURN_IF_ERROR(CheckNames(tfrecord.inputs(), graph, "data.tfrecord.inputs"));
   RETURN_IF_ERROR(CheckImageInputs(spec, tfrecord.inputs(), graph, "data.tfrecord.inputs"));
-  return CheckFiles("tfrecord", tfrecord.path(), tfrecord.eval_path(), CheckTfrecordStart);
+  return CheckFiles("tfrecord", tfrecord.path(), tfrecord.eval_path(), "", CheckTfrecordStart);
 }
 
 absl::Status CheckTar(const v1::DataSpec& spec, const v1::Graph& graph) {
   const v1::TarData& tar = spec.tar();
   RETURN_IF_ERROR(CheckNames(tar.inputs(), graph, "data.tar.inputs"));
   RETURN_IF_ERROR(CheckImageInputs(spec, tar.inputs(), graph, "data.tar.inputs"));
-  return CheckFiles("tar", tar.path(), tar.eval_path(), CheckTarStart);
+  return CheckFiles("tar", tar.path(), tar.eval_path(), ".tar", CheckTarStart);
 }
 
 absl::Status CheckNpz(const v1::NpzData& npz, const v1::Graph& graph) {
@@ -164,7 +165,7 @@ absl::Status CheckCsv(const v1::CsvData& csv, const v1::Graph& graph) {
     ASSIGN_OR_RETURN(const auto file, DataFile::Open(input.vocabulary().path(), field));
     RETURN_IF_ERROR(CheckTextStart(*file, field));
   }
-  return CheckFiles("csv", csv.path(), csv.eval_path(), CheckTextStart);
+  return CheckFiles("csv", csv.path(), csv.eval_path(), "", CheckTextStart);
 }
 
 // Returns the error of a part with the field's path in the mixture: data.text.path becomes

@@ -223,6 +223,17 @@ TEST_F(DatasetCheckTest, FindsTheFilesOfFoldersAndPatterns) {
   EXPECT_THAT(Check(), HasSubstr("is no regular file"));
 }
 
+TEST_F(DatasetCheckTest, AFolderOfArchivesHasOtherFilesToo) {
+  for (int i = 0; i < 20; ++i) {
+    Write(absl::StrCat("img2dataset/", i, ".parquet"), "PAR1");
+    Write(absl::StrCat("img2dataset/", i, "_stats.json"), "{}");
+  }
+  Tar(folder_ + "/img2dataset");
+  EXPECT_THAT(Check(), HasSubstr("the folder holds no .tar file"));
+  Write("img2dataset/00000.tar", TarMember());
+  EXPECT_EQ(Check(), "ok");
+}
+
 TEST_F(DatasetCheckTest, ManyGroupsOfBracesTakeNoTime) {
   std::string pattern = folder_ + "/";
   for (int i = 0; i < 40; ++i) pattern += "{a,b}";

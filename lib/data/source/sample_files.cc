@@ -56,7 +56,10 @@ bool HasWildcards(const std::string& text) { return text.find_first_of("*?") != 
 // Finds a few regular files.
 class Search {
  public:
-  void InFolder(const fs::path& folder) { Matches(folder, {"*"}); }
+  // Requires: `extension` has no wildcard.
+  void InFolder(const fs::path& folder, absl::string_view extension) {
+    Matches(folder, {absl::StrCat("*", extension)});
+  }
 
   void OfPattern(const std::string& pattern) {
     for (const std::string& path : ExpandBraces(pattern)) {
@@ -208,6 +211,7 @@ absl::Status CheckTextStart(const DataFile& file, absl::string_view field) {
 }
 
 absl::Status CheckSampleFiles(const std::string& path, absl::string_view field,
+                              absl::string_view extension,
                               absl::Status (*check)(const DataFile&, absl::string_view)) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -226,9 +230,10 @@ absl::Status CheckSampleFiles(const std::string& path, absl::string_view field,
   }
   if (!fs::is_directory(status)) return CheckFiles({path}, /*is_folder=*/false, field, check);
   Search search;
-  search.InFolder(path);
+  search.InFolder(path, extension);
   if (search.found().empty() && !search.ended_early()) {
-    return DataTooSmall(field, absl::StrCat(path, ": the folder holds no regular file"));
+    const absl::string_view kind = extension.empty() ? "regular" : extension;
+    return DataTooSmall(field, absl::StrCat(path, ": the folder holds no ", kind, " file"));
   }
   return CheckFiles(search.found(), /*is_folder=*/true, field, check);
 }
