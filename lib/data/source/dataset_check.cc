@@ -28,6 +28,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kClassEntriesMax = 100'000;  // of a folder that are looked at
+
 using Check = absl::Status (*)(const DataFile&, absl::string_view);
 using Samples = absl::StatusOr<std::optional<int64_t>>;
 
@@ -91,12 +93,15 @@ absl::Status CheckFiles(const std::string& source, const std::string& path,
   return CheckSampleFiles(eval_path, absl::StrCat("data.", source, ".eval_path"), extension, check);
 }
 
-// Counts the folders of classes. Ends at the first one that the model has no class for.
+// Counts the folders of classes. Ends at the first one that the model has no class for. Returns OK
+// for a folder with too many entries; the workers list it.
 absl::Status CheckClasses(const std::string& path, absl::string_view field, int64_t classes) {
   std::error_code error;
   int64_t folders = 0;
+  int entries = 0;
   for (fs::directory_iterator entry(path, error), end; !error && entry != end;
        entry.increment(error)) {
+    if (++entries > kClassEntriesMax) return absl::OkStatus();
     std::error_code unknown;  // of an entry that vanishes
     if (entry->path().filename().string()[0] == '.' || !entry->is_directory(unknown)) continue;
     if (++folders > classes) {

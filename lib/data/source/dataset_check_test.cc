@@ -1,5 +1,7 @@
 #include "lib/data/source/dataset_check.h"
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -149,6 +151,17 @@ TEST_F(DatasetCheckTest, ImagesNeedFoldersThatFitTheClasses) {
   EXPECT_EQ(Check(), "ok");
   images.set_eval_path(folder_ + "/none");
   EXPECT_THAT(Check(), HasSubstr("DATA_NOT_FOUND data.images.eval_path: "));
+}
+
+TEST_F(DatasetCheckTest, AFolderOfTooManyEntriesIsLeftToTheWorkers) {
+  data_.mutable_images()->set_path(folder_);
+  Write("0", "");
+  EXPECT_THAT(Check(), HasSubstr("holds no folder"));
+  for (int i = 1; i <= 100'000; ++i) {
+    ASSERT_EQ(mknod(absl::StrCat(folder_, "/", i).c_str(), S_IFREG | 0600, 0), 0);
+  }
+  EXPECT_EQ(Check(), "ok");
+  fs::remove_all(folder_);
 }
 
 TEST_F(DatasetCheckTest, ImagesFillTheInputOfAModelOfImages) {
