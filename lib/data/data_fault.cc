@@ -12,15 +12,51 @@
 #include "lib/status/status.h"
 
 namespace muster {
+namespace {
 
-absl::Status DataNotFound(absl::string_view field, absl::string_view path, int error_number) {
-  return AtField(
-      WithReason(absl::NotFoundError(PathFault(std::string(path), error_number)), "DATA_NOT_FOUND"),
-      field);
+constexpr int kTries = 3;
+
+}  // namespace
+
+bool IsStorageFault(int error_number) {
+  switch (error_number) {
+    case 0:
+    case ENOENT:
+    case ENOTDIR:
+    case EACCES:
+    case EPERM:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case ENXIO:  // a socket
+    case EXDEV:  // beneath none of the data roots
+      return false;
+    default:
+      return true;
+  }
+}
+
+int TryThreeTimes(absl::FunctionRef<int()> attempt) {
+  int error_number = attempt();
+  for (int tries = 1; tries < kTries && IsStorageFault(error_number); ++tries) {
+    error_number = attempt();
+  }
+  return error_number;
+}
+
+absl::Status DataPathFault(absl::string_view field, absl::string_view path, int error_number) {
+  const std::string fault = PathFault(std::string(path), error_number);
+  const absl::Status status = IsStorageFault(error_number)
+                                  ? WithReason(absl::UnavailableError(fault), "DATA_UNREADABLE")
+                                  : WithReason(absl::NotFoundError(fault), "DATA_NOT_FOUND");
+  return AtField(status, field);
 }
 
 absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view field) {
-  const OpenedFile file = OpenRegularDataFile(path);
+  OpenedFile file;
+  TryThreeTimes([&] {
+    file = OpenRegularDataFile(path);
+    return file.error_number;
+  });
   if (file.descriptor >= 0) return file.descriptor;
   if (file.error_number == EXDEV) {
     return AtField(WithReason(absl::PermissionDeniedError(absl::StrCat(
@@ -30,7 +66,7 @@ absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view fiel
                               "PATH_NOT_ALLOWED"),
                    field);
   }
-  if (file.error_number != 0) return DataNotFound(field, path, file.error_number);
+  if (file.error_number != 0) return DataPathFault(field, path, file.error_number);
   return DataInvalid(field, absl::StrCat(path, ": is no regular file"));
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -13,13 +14,22 @@
 
 namespace muster {
 
-// Returns "data.text.path: /nope: no such file or directory on node-3": the field, then
-// PathFault(). The reason is DATA_NOT_FOUND.
-absl::Status DataNotFound(absl::string_view field, absl::string_view path, int error_number);
+// Returns whether the error of a system call is one of the storage or of this process, such as EIO,
+// ESTALE or EMFILE: the path may be right, so another attempt may succeed.
+bool IsStorageFault(int error_number);
 
-// Opens a regular file for reading. Returns its descriptor, which the caller must close, or one of
-// the errors here. Returns PERMISSION_DENIED (reason "PATH_NOT_ALLOWED") if the file lies beneath
-// none of the process's data roots (SetDataRoots()).
+// Calls `attempt`, which returns 0 or an error number, up to three times while it returns a storage
+// fault. Returns the last number.
+int TryThreeTimes(absl::FunctionRef<int()> attempt);
+
+// Returns "data.text.path: /nope: no such file or directory on node-3": the field, then
+// PathFault(). It is NOT_FOUND with the reason DATA_NOT_FOUND, or UNAVAILABLE with the reason
+// DATA_UNREADABLE for a storage fault.
+absl::Status DataPathFault(absl::string_view field, absl::string_view path, int error_number);
+
+// Opens a regular file for reading. Tries a storage fault three times. Returns its descriptor,
+// which the caller must close, or one of the errors here. Returns PERMISSION_DENIED (reason
+// "PATH_NOT_ALLOWED") if the file lies beneath none of the process's data roots (SetDataRoots()).
 absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view field);
 
 // Returns DATA_LOSS for a record whose bytes are not what its format says: "data.tfrecord.path:

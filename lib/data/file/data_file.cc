@@ -35,7 +35,7 @@ absl::StatusOr<std::shared_ptr<const DataFile>> DataFile::Open(const std::string
   if (fstat(descriptor, &facts) != 0) {
     const int error_number = errno;
     close(descriptor);
-    return DataNotFound(field, path, error_number);
+    return DataPathFault(field, path, error_number);
   }
   const int64_t modified_ns = int64_t{facts.st_mtim.tv_sec} * 1'000'000'000 + facts.st_mtim.tv_nsec;
   return absl::WrapUnique(

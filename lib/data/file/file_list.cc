@@ -38,20 +38,24 @@ std::string Join(absl::string_view folder, absl::string_view name) {
 absl::Status VisitEntries(const std::string& path, absl::string_view field,
                           absl::FunctionRef<bool(const char* name)> selects,
                           absl::FunctionRef<absl::Status(const char*, const struct stat&)> visit) {
-  const Folder folder(opendir(path.empty() ? "." : path.c_str()));
-  if (folder == nullptr) return DataNotFound(field, path, errno);
+  Folder folder;
+  const int not_opened = TryThreeTimes([&] {
+    folder.reset(opendir(path.empty() ? "." : path.c_str()));
+    return folder == nullptr ? errno : 0;
+  });
+  if (folder == nullptr) return DataPathFault(field, path, not_opened);
   while (true) {
     errno = 0;
     const dirent* entry = readdir(folder.get());
     if (entry == nullptr) break;
     if (!selects(entry->d_name)) continue;
     struct stat facts;
-    if (fstatat(dirfd(folder.get()), entry->d_name, &facts, 0) != 0) {
-      return DataNotFound(field, Join(path, entry->d_name), errno);
-    }
+    const int unknown = TryThreeTimes(
+        [&] { return fstatat(dirfd(folder.get()), entry->d_name, &facts, 0) != 0 ? errno : 0; });
+    if (unknown != 0) return DataPathFault(field, Join(path, entry->d_name), unknown);
     RETURN_IF_ERROR(visit(entry->d_name, facts));
   }
-  return errno == 0 ? absl::OkStatus() : DataNotFound(field, path, errno);
+  return errno == 0 ? absl::OkStatus() : DataPathFault(field, path, errno);
 }
 
 bool IsHidden(const char* name) { return name[0] == '.'; }
@@ -190,7 +194,7 @@ class FileLister {
     if (stat(path.c_str(), &facts) == 0) {
       RETURN_IF_ERROR(AddNamed(path, facts));  // also a name with braces or stars
     } else if (path.find_first_of("*?{") == std::string::npos) {
-      if (errno != ENOENT) return DataNotFound(field_, path, errno);
+      if (errno != ENOENT) return DataPathFault(field_, path, errno);
       return NothingMatches(field_, path, "no such file or folder");
     } else {
       ASSIGN_OR_RETURN(const std::vector<std::string> patterns,
@@ -244,7 +248,7 @@ class FileLister {
       struct stat facts;
       if (stat(path.c_str(), &facts) != 0) {
         if (errno == ENOENT || errno == ENOTDIR) return absl::OkStatus();
-        return DataNotFound(field_, path, errno);
+        return DataPathFault(field_, path, errno);
       }
       return AddNamed(path, facts);
     }
@@ -255,9 +259,10 @@ class FileLister {
       pattern.remove_prefix(slash + 1);
     }
     struct stat facts;
-    if (stat(base.empty() ? "." : base.c_str(), &facts) != 0 || !S_ISDIR(facts.st_mode)) {
-      return absl::OkStatus();
+    if (stat(base.empty() ? "." : base.c_str(), &facts) != 0) {
+      return IsStorageFault(errno) ? DataPathFault(field_, base, errno) : absl::OkStatus();
     }
+    if (!S_ISDIR(facts.st_mode)) return absl::OkStatus();
     const size_t end = pattern.find('/');
     const std::string component = FnmatchPattern(pattern.substr(0, end));
     const absl::string_view rest = end == absl::string_view::npos ? "" : pattern.substr(end + 1);
@@ -295,7 +300,7 @@ absl::Status VisitFiles(
   absl::flat_hash_set<FolderId> seen;
   std::vector<std::string> names = {""};  // of folders to visit, relative to `folder`
   struct stat top;
-  if (stat(folder.c_str(), &top) != 0) return DataNotFound(field, folder, errno);
+  if (stat(folder.c_str(), &top) != 0) return DataPathFault(field, folder, errno);
   seen.insert({top.st_dev, top.st_ino});
   while (!names.empty()) {
     const std::string inner = std::move(names.back());

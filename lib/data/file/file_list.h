@@ -35,6 +35,7 @@ struct FileListOptions {
 //
 // Blocks. `field` begins the message of an error:
 // - DATA_NOT_FOUND if nothing matches. It names what the nearest folder holds.
+// - DATA_UNREADABLE if the storage fails three times.
 // - DATA_INVALID for a pipe or a device, for faulty braces, and for more than `files_max` files.
 absl::StatusOr<std::vector<ListedFile>> ListFiles(const std::string& path, absl::string_view field,
                                                   const FileListOptions& options = {});

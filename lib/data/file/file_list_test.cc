@@ -1,5 +1,6 @@
 #include "lib/data/file/file_list.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -113,6 +115,18 @@ TEST_F(FileListTest, RefusesWhatIsNoRegularFile) {
   for (const char* path : {"pipe", "p*", ""}) {
     EXPECT_EQ(List(path),
               absl::StrCat("DATA_INVALID data.x.path: ", Path("pipe"), ": is no regular file"));
+  }
+}
+
+TEST_F(FileListTest, AFaultOfTheStorageIsNoMissingFolder) {
+  Write("a.tar");
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const absl::Cleanup restore = [&] { setrlimit(RLIMIT_NOFILE, &before); };
+  const rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  for (const char* path : {"", "*.tar"}) {
+    EXPECT_THAT(List(path), HasSubstr("DATA_UNREADABLE data.x.path: ")) << path;
   }
 }
 

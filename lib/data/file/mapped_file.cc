@@ -19,11 +19,11 @@ absl::StatusOr<std::unique_ptr<const MappedFile>> MappedFile::Open(const std::st
   ASSIGN_OR_RETURN(const int file, OpenDataFile(path, field));
   const absl::Cleanup close_file = [file] { close(file); };
   struct stat status;
-  if (fstat(file, &status) != 0) return DataNotFound(field, path, errno);
+  if (fstat(file, &status) != 0) return DataPathFault(field, path, errno);
   if (status.st_size == 0) return DataTruncated(field, absl::StrCat(path, ": the file is empty"));
   const auto size = static_cast<size_t>(status.st_size);
   void* memory = mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
-  if (memory == MAP_FAILED) return DataNotFound(field, path, errno);
+  if (memory == MAP_FAILED) return DataPathFault(field, path, errno);
   return absl::WrapUnique(new MappedFile({static_cast<const std::byte*>(memory), size}));
 }
 

@@ -110,7 +110,7 @@ absl::Status CheckClasses(const std::string& path, absl::string_view field, int6
                                              ": set model.zoo.args.classes"));
     }
   }
-  if (error) return DataNotFound(field, path, error.value());
+  if (error) return DataPathFault(field, path, error.value());
   if (folders > 0) return absl::OkStatus();
   return DataTooSmall(field, absl::StrCat(path,
                                           ": holds no folder; it needs a folder of images for "

@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<unsigned char>> ReadUpTo(gzFile file, int64_t bytes,
     int code = Z_OK;
     const char* message = gzerror(file, &code);
     if (code == Z_OK || code == Z_STREAM_END) break;
-    if (code == Z_ERRNO) return DataNotFound(field, path, error_number);
+    if (code == Z_ERRNO) return DataPathFault(field, path, error_number);
     if (code == Z_BUF_ERROR) {
       return DataTruncated(field, absl::StrCat(path, ": the gzip stream ends early"));
     }
@@ -71,7 +71,7 @@ absl::StatusOr<IdxFile> ReadIdx(const std::string& path, absl::string_view field
   GzipFile file(gzdopen(descriptor, "rb"));
   if (file == nullptr) {
     close(descriptor);
-    return DataNotFound(field, path, ENOMEM);
+    return DataPathFault(field, path, ENOMEM);
   }
 
   auto read = [&](int64_t bytes) { return ReadUpTo(file.get(), bytes, field, path); };

@@ -73,18 +73,18 @@ absl::StatusOr<std::vector<fs::path>> FilesOf(const fs::path& folder) {
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     entries.push_back(it->path());
   }
-  if (error) return DataNotFound(kPathField, folder.native(), error.value());
+  if (error) return DataPathFault(kPathField, folder.native(), error.value());
   std::sort(entries.begin(), entries.end());
 
   std::set<fs::path> texts;
   for (const fs::path& entry : entries) {
     if (!fs::is_symlink(entry, error)) texts.insert(fs::canonical(entry, error));
-    if (error) return DataNotFound(kPathField, entry.native(), error.value());
+    if (error) return DataPathFault(kPathField, entry.native(), error.value());
   }
   std::vector<fs::path> files;
   for (const fs::path& entry : entries) {
     const bool regular = fs::is_regular_file(entry, error);
-    if (error) return DataNotFound(kPathField, entry.native(), error.value());
+    if (error) return DataPathFault(kPathField, entry.native(), error.value());
     if (!regular) continue;
     if (fs::is_symlink(entry, error) && !texts.insert(fs::canonical(entry, error)).second) continue;
     files.push_back(entry);
@@ -101,7 +101,7 @@ absl::StatusOr<WholeText> ReadText(const std::string& path, int64_t vocabulary,
                                    int64_t held_bytes_max) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (error) return DataNotFound(kPathField, path, error.value());
+  if (error) return DataPathFault(kPathField, path, error.value());
   std::vector<fs::path> files = {path};
   if (fs::is_directory(status)) {
     ASSIGN_OR_RETURN(files, FilesOf(path));
