@@ -28,6 +28,10 @@ ReadWatch::ReadWatch(std::function<absl::Status()> on_read)
 
 ReadWatch::~ReadWatch() { current_watch = outer_; }
 
+absl::Status CheckWatch() {
+  return current_watch != nullptr ? current_watch->on_read_() : absl::OkStatus();
+}
+
 absl::StatusOr<std::shared_ptr<const DataFile>> DataFile::Open(const std::string& path,
                                                                absl::string_view field) {
   ASSIGN_OR_RETURN(const int descriptor, OpenDataFile(path, field));
@@ -46,7 +50,7 @@ DataFile::~DataFile() { close(descriptor_); }
 
 absl::StatusOr<int64_t> DataFile::ReadSome(int64_t offset, absl::Span<std::byte> to) const {
   CHECK_GE(offset, 0);
-  if (current_watch != nullptr) RETURN_IF_ERROR(current_watch->on_read_());
+  RETURN_IF_ERROR(CheckWatch());
   int64_t done = 0;
   for (int failed = 0; done < std::ssize(to);) {
     const ssize_t got = pread(descriptor_, to.data() + done, to.size() - done, offset + done);

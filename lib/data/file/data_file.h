@@ -14,9 +14,10 @@
 
 namespace muster {
 
-// Calls `on_read` before each read of a DataFile on this thread, as long as the watch exists. Such
-// a read returns the error of `on_read`, if it has one. So opening large data shows progress and
-// can be stopped. Requires: it is destroyed on the thread that made it, before any older watch.
+// Calls `on_read` before each read of a DataFile, and in each CheckWatch(), on this thread, as long
+// as the watch exists. They return the error of `on_read`, if it has one. So opening large data
+// shows progress and can be stopped. Requires: it is destroyed on the thread that made it, before
+// any older watch.
 class ReadWatch {
  public:
   explicit ReadWatch(std::function<absl::Status()> on_read);
@@ -25,10 +26,14 @@ class ReadWatch {
   ReadWatch& operator=(const ReadWatch&) = delete;
 
  private:
-  friend class DataFile;
+  friend absl::Status CheckWatch();
   const std::function<absl::Status()> on_read_;
   const ReadWatch* const outer_;
 };
+
+// Calls the newest ReadWatch of this thread, if there is one. For work that takes long without
+// reads, such as listing folders.
+absl::Status CheckWatch();
 
 // Immutable; threads may share it. Unlike a mapped file, a file that shrinks gives an error and
 // does not kill the process.

@@ -17,12 +17,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/data/data_fault.h"
+#include "lib/data/file/data_file.h"
 #include "lib/status/status.h"
 
 namespace muster {
 namespace {
 
 constexpr int kNamesInMessage = 5;
+constexpr int64_t kEntriesPerCheck = 1000;
 
 struct FolderCloser {
   void operator()(DIR* folder) const { closedir(folder); }
@@ -44,7 +46,9 @@ absl::Status VisitEntries(const std::string& path, absl::string_view field,
     return folder == nullptr ? errno : 0;
   });
   if (folder == nullptr) return DataPathFault(field, path, not_opened);
-  while (true) {
+  for (int64_t seen = 0;; ++seen) {
+    // The first entry counts, because there may be many small folders.
+    if (seen % kEntriesPerCheck == 0) RETURN_IF_ERROR(CheckWatch());
     errno = 0;
     const dirent* entry = readdir(folder.get());
     if (entry == nullptr) break;

@@ -33,7 +33,8 @@ struct FileListOptions {
 //   match at least one file; a folder that matches "*" is skipped.
 // Names in folders that begin with a dot are skipped. Links are followed.
 //
-// Blocks. `field` begins the message of an error:
+// Blocks. Calls CheckWatch() for each folder and every 1,000 entries, as do the other functions
+// here. `field` begins the message of an error:
 // - DATA_NOT_FOUND if nothing matches. It names what the nearest folder holds.
 // - DATA_UNREADABLE if the storage fails three times.
 // - DATA_INVALID for a pipe or a device, for faulty braces, and for more than `files_max` files.

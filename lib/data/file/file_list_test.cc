@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/data/file/data_file.h"
 #include "lib/status/status.h"
 
 namespace muster::file_list_test {
@@ -128,6 +129,22 @@ TEST_F(FileListTest, AFaultOfTheStorageIsNoMissingFolder) {
   for (const char* path : {"", "*.tar"}) {
     EXPECT_THAT(List(path), HasSubstr("DATA_UNREADABLE data.x.path: ")) << path;
   }
+}
+
+TEST_F(FileListTest, AWatchSeesLongListsAndMayEndThem) {
+  for (int i = 0; i < 2500; ++i) Write(absl::StrCat("many/", i));
+  for (const char* name : {"few/a/1", "few/b/1"}) Write(name);
+  int seen = 0, seen_max = 100;
+  const ReadWatch watch([&]() -> absl::Status {
+    return ++seen <= seen_max ? absl::OkStatus() : absl::CancelledError("enough");
+  });
+  List("many");
+  EXPECT_EQ(seen, 3);
+  seen = 0;
+  List("few", {.is_recursive = true});
+  EXPECT_EQ(seen, 3) << "the folder and the two in it";
+  seen = 0, seen_max = 1;
+  EXPECT_EQ(List("many"), "CANCELLED enough");
 }
 
 TEST_F(FileListTest, RefusesMoreThanALimitOfFiles) {
