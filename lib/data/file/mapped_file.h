@@ -20,6 +20,10 @@ class MappedFile {
   // data_fault.h).
   static absl::StatusOr<std::unique_ptr<const MappedFile>> Open(const std::string& path,
                                                                 absl::string_view field);
+  // As Open(), for the open file `descriptor`, which it closes.
+  static absl::StatusOr<std::unique_ptr<const MappedFile>> Map(int descriptor,
+                                                               absl::string_view path,
+                                                               absl::string_view field);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;

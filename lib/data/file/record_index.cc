@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "lib/data/file/mapped_file.h"
+#include "lib/file/regular_file.h"
 #include "lib/security/sha256.h"
 #include "lib/status/status.h"
 #include "lib/transport/core/crc32c.h"
@@ -252,7 +253,13 @@ absl::StatusOr<std::shared_ptr<const RecordIndex>> RecordIndex::Load(
   auto other = [&](absl::string_view why) {
     return absl::NotFoundError(absl::StrCat(path, ": ", why));
   };
-  auto file = MappedFile::Open(path, "index");
+  // The folder is the worker's own, so it may lie outside of the data roots.
+  const OpenedFile opened = OpenRegularFile(path);
+  if (opened.descriptor < 0) {
+    return other(opened.error_number == 0 ? "is no regular file"
+                                          : std::strerror(opened.error_number));
+  }
+  auto file = MappedFile::Map(opened.descriptor, path, "index");
   if (!file.ok()) return absl::NotFoundError(file.status().message());
   const absl::string_view bytes = AsText((*file)->bytes());
   Cursor prefix(bytes);

@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/file/beneath.h"
 
 namespace muster::record_index_test {
 namespace {
@@ -68,6 +70,16 @@ void ExpectThreeSamples(const RecordIndex& index) {
 
 TEST(RecordIndexTest, FindsPlacesAndLabelsOfSamples) {
   ExpectThreeSamples(*ThreeSamples().Build());
+}
+
+TEST(RecordIndexTest, TheFolderMayLieOutsideOfTheDataRoots) {
+  const std::string folder = EmptyFolder("outside");
+  const auto index = ThreeSamples().Build();
+  ASSERT_TRUE(index->Save(folder).ok());
+  SetDataRoots({EmptyFolder("roots")});
+  const absl::Cleanup restore = [] { SetDataRoots({}); };
+  const auto loaded = RecordIndex::Load(folder, "tar jpg cls", index->files());
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
 }
 
 TEST(RecordIndexTest, LoadsWhatWasSaved) {
