@@ -12,12 +12,15 @@
 namespace muster {
 namespace {
 
-constexpr size_t kKeptMin = 64;
+constexpr int64_t kKeptMin = 64;
 
-size_t KeptMax() {
+constinit std::atomic<int64_t> kept_by_process = 0;
+
+int64_t KeptMax() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kKeptMin;
-  return std::max<size_t>(limit.rlim_cur / 4, kKeptMin);
+  const rlim_t quarter = limit.rlim_cur / 4;  // a huge number if there is no limit
+  return std::max<int64_t>(static_cast<int64_t>(quarter), kKeptMin);
 }
 
 }  // namespace
@@ -27,6 +30,8 @@ IndexedFiles::IndexedFiles(std::shared_ptr<const RecordIndex> index, std::string
       field_(std::move(field)),
       kept_max_(KeptMax()),
       by_number_(index_->files().size()) {}
+
+IndexedFiles::~IndexedFiles() { kept_by_process -= std::ssize(kept_); }
 
 absl::StatusOr<std::shared_ptr<const DataFile>> IndexedFiles::Get(int file) const {
   if (const DataFile* kept = by_number_[file].load(std::memory_order_acquire)) {
@@ -41,10 +46,13 @@ absl::StatusOr<std::shared_ptr<const DataFile>> IndexedFiles::Get(int file) cons
   }
   absl::MutexLock lock(&mu_);
   const bool is_kept = by_number_[file].load(std::memory_order_relaxed) != nullptr;
-  if (!is_kept && kept_.size() < kept_max_) {
-    kept_.push_back(opened);
-    by_number_[file].store(opened.get(), std::memory_order_release);
+  if (is_kept) return opened;
+  if (++kept_by_process > kept_max_) {
+    --kept_by_process;
+    return opened;
   }
+  kept_.push_back(opened);
+  by_number_[file].store(opened.get(), std::memory_order_release);
   return opened;
 }
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "glog/logging.h"
 #include "gtest/gtest.h"
 #include "lib/status/status.h"
 
@@ -36,13 +36,22 @@ int OpenDescriptors() {
   return count;
 }
 
-TEST(IndexedFilesTest, KeepsAQuarterOfTheDescriptorsAndReadsAllFiles) {
+// Gives the process 512 descriptors.
+class IndexedFilesTest : public testing::Test {
+ protected:
+  IndexedFilesTest() {
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit few = {.rlim_cur = 512, .rlim_max = before_.rlim_max};
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
+  ~IndexedFilesTest() override { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+TEST_F(IndexedFilesTest, KeepsAQuarterOfTheDescriptorsAndReadsAllFiles) {
   const auto index = IndexOf(300);
-  rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const absl::Cleanup restore = [&] { setrlimit(RLIMIT_NOFILE, &before); };
-  const rlimit few = {.rlim_cur = 512, .rlim_max = before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
   const int open_before = OpenDescriptors();
   const IndexedFiles files(index, "data.x.path");
   for (int round = 0; round < 2; ++round) {
@@ -55,7 +64,24 @@ TEST(IndexedFilesTest, KeepsAQuarterOfTheDescriptorsAndReadsAllFiles) {
   }
 }
 
-TEST(IndexedFilesTest, AFileThatChangedIsRefused) {
+TEST_F(IndexedFilesTest, AllIndexesOfAProcessShareTheQuarter) {
+  const auto index = IndexOf(100);
+  const int open_before = OpenDescriptors();
+  const auto read_all = [&](const IndexedFiles& files) {
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(files.Get(i).ok()) << i;
+  };
+  {
+    const IndexedFiles first(index, "data.x.path"), second(index, "data.x.path");
+    read_all(first);
+    read_all(second);
+    EXPECT_EQ(OpenDescriptors(), open_before + 128);
+  }
+  const IndexedFiles third(index, "data.x.path");
+  read_all(third);
+  EXPECT_EQ(OpenDescriptors(), open_before + 100) << "the others gave theirs back";
+}
+
+TEST_F(IndexedFilesTest, AFileThatChangedIsRefused) {
   const auto index = IndexOf(1);
   std::ofstream(index->files()[0].path) << "changed";
   const absl::Status status = IndexedFiles(index, "data.x.path").Get(0).status();
