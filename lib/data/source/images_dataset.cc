@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <string>
@@ -368,7 +369,14 @@ absl::StatusOr<LabelledFiles> ReadFiles(const std::string& path, const std::stri
                                         const std::string& prefix, int64_t held_bytes_max) {
   const std::string path_field = absl::StrCat("data.images.", prefix, "path");
   if (!list.empty()) {
-    return ReadList(list, path, absl::StrCat("data.images.", prefix, "list"), held_bytes_max);
+    const std::string folder =
+        path.empty() ? std::filesystem::path(list).parent_path().string() : path;
+    ASSIGN_OR_RETURN(
+        LabelledFiles files,
+        ReadList(list, folder, absl::StrCat("data.images.", prefix, "list"), held_bytes_max));
+    // A list with wrong paths is found now, not at the first batch.
+    RETURN_IF_ERROR(DataFile::Open(files.path(0), files.field).status());
+    return files;
   }
   if (path.empty()) return DataInvalid(path_field, "required, or a list");
   return ReadFolders(path, path_field, held_bytes_max);

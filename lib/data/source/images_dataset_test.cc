@@ -97,7 +97,25 @@ TEST_F(ImagesDatasetTest, AListNamesFilesAndClasses) {
   EXPECT_EQ(Samples(Open()), "a2 c0 e1 a0");
 }
 
+TEST_F(ImagesDatasetTest, AListWithoutAPathStartsFromItsFolder) {
+  WriteImage("lists/in/a.jpg", 'a');
+  WriteImage("lists/held/b.jpg", 'b');
+  spec_.mutable_images()->clear_path();
+  spec_.mutable_images()->set_list(Write("lists/train.txt", "in/a.jpg 0\n"));
+  spec_.mutable_images()->set_eval_list(Write("lists/held/val.txt", "b.jpg 1\n"));
+  EXPECT_EQ(Samples(Open()), "a0");
+  EXPECT_EQ(Samples(Open(), /*is_evaluation=*/true), "b1");
+}
+
+TEST_F(ImagesDatasetTest, AListOfMissingFilesIsFoundAtTheStart) {
+  spec_.mutable_images()->set_list(Write("list.txt", "none.jpg 0\n"));
+  const std::string error = ErrorOf(Open().status());
+  EXPECT_THAT(error, testing::StartsWith("DATA_NOT_FOUND data.images.list: "));
+  EXPECT_THAT(error, HasSubstr("/train/none.jpg: no such file"));
+}
+
 TEST_F(ImagesDatasetTest, AFaultyLineIsNamedByItsNumber) {
+  WriteImage("train/a.jpg", 'a');
   const auto error = [&](const std::string& line) {
     spec_.mutable_images()->set_list(Write("list.txt", absl::StrCat("a.jpg 0\n", line, "\n")));
     return Samples(Open());
