@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kMixturePartsMin = 2;
 constexpr int kMixturePartsMax = 64;
+constexpr int kMixtureSlots = 65536;  // positions that the order of samples shares out by weight
 constexpr int64_t kWindowBlocksMax = 4096;
 constexpr int64_t kBlockSamplesMax = int64_t{1} << 31;
 
@@ -85,14 +86,27 @@ class DataCheck {
     if (!faults_.InRange(kParts, parts, kMixturePartsMin, kMixturePartsMax, "number of sources")) {
       return;
     }
+    double largest = 0, sum = 0;
+    for (const v1::MixturePart& part : data.mixture().parts()) {
+      largest = std::max(largest, part.weight());
+    }
+    // Weights are scaled by the largest one, so that their sum is finite.
+    for (const v1::MixturePart& part : data.mixture().parts()) sum += part.weight() / largest;
     for (int i = 0; i < parts; ++i) {
-      Part(absl::StrCat(kParts, "[", i, "]"), data.mixture().parts(i));
+      const double weight = data.mixture().parts(i).weight();
+      Part(absl::StrCat(kParts, "[", i, "]"), data.mixture().parts(i), weight / largest / sum);
     }
   }
 
-  void Part(const std::string& field, const v1::MixturePart& part) {
-    faults_.Positive(field + ".weight", part.weight(),
-                     "the part's share of the samples is its weight by the sum of all");
+  // `share` is the part's weight by the sum of all.
+  void Part(const std::string& field, const v1::MixturePart& part, double share) {
+    if (faults_.Positive(field + ".weight", part.weight(),
+                         "the part's share of the samples is its weight by the sum of all") &&
+        share * kMixtureSlots < 1) {
+      faults_.Add(field + ".weight",
+                  absl::StrCat("must be at least 1/", kMixtureSlots,
+                               " of the sum of all weights (is ", part.weight(), ")"));
+    }
     const std::string data_field = field + ".data";
     const v1::DataSpec& data = part.data();
     if (data.source_case() == v1::DataSpec::SOURCE_NOT_SET || data.has_mixture() ||
@@ -141,7 +155,11 @@ class DataCheck {
     if (data.shuffle().kind_case() == v1::ShuffleSpec::KIND_NOT_SET) {
       faults_.Add("data.shuffle", "required: one of full: {}, block: {}, none: {}");
     }
-    if (data.shuffle().has_block()) Block(data.shuffle().block());
+    if (data.shuffle().has_block() && data.has_mixture()) {
+      faults_.Add("data.shuffle.block", "not with data.mixture; use full: {} or none: {}");
+    } else if (data.shuffle().has_block()) {
+      Block(data.shuffle().block());
+    }
   }
 
   void Block(const v1::BlockShuffle& block) {

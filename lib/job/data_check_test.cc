@@ -50,7 +50,7 @@ TEST(DataCheckTest, AcceptsEachSource) {
            "{csv: {path: a.csv, separator: ';', inputs: {x: {columns: [a, '3-15'], number: {}}, y: "
            "{columns: [c], hash: {buckets: 10}}}}, batch_size: 32, shuffle: {none: {}}}",
            "{mixture: {parts: [{weight: 3, data: {text: {path: a}}}, {weight: 0.5, data: {images: "
-           "{path: b}, image: {}}}]}, batch_size: 32, shuffle: {block: {lanes: 4}}}",
+           "{path: b}, image: {}}}]}, batch_size: 32, shuffle: {none: {}}}",
        }) {
     EXPECT_THAT(FaultsOfData(data), IsEmpty()) << data;
   }
@@ -195,6 +195,21 @@ TEST(DataCheckTest, PartsOfAMixtureAreSourcesWithAWeight) {
   EXPECT_THAT(faults_of("{weight: 1, data: {images: {}, image: {std: [0]}}}"),
               ElementsAre(HasSubstr("data.mixture.parts[1].data.images.path: required"),
                           HasSubstr("data.mixture.parts[1].data.image.std[0]: must be greater")));
+}
+
+TEST(DataCheckTest, RefusesMixturesThatNoWorkerCanOrder) {
+  const auto faults_of = [](const std::string& weight, const std::string& shuffle) {
+    return FaultsOfData(absl::StrCat(
+        "{mixture: {parts: [{weight: 1, data: {text: {path: a}}}, {weight: ", weight,
+        ", data: {text: {path: b}}}]}, batch_size: 32, shuffle: {", shuffle, ": {}}}"));
+  };
+  EXPECT_THAT(faults_of("2e-5", "full"), IsEmpty());
+  EXPECT_THAT(
+      faults_of("1e-6", "full"),
+      ElementsAre("data.mixture.parts[1].weight: must be at least 1/65536 of the sum of all "
+                  "weights (is 1e-06)"));
+  EXPECT_THAT(faults_of("1", "block"),
+              ElementsAre("data.shuffle.block: not with data.mixture; use full: {} or none: {}"));
 }
 
 TEST(DataCheckTest, DefaultsFixWhatTheOrderAndThePixelsDependOn) {
