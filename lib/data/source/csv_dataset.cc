@@ -36,7 +36,7 @@ namespace {
 
 constexpr int64_t kIndexBytes = 12;                       // of a sample
 constexpr int64_t kNeighbourBytesMax = int64_t{1} << 20;  // of lines that are read at once
-constexpr int64_t kCountedBytesMax = int64_t{64} << 20;   // before a line whose number is shown
+constexpr int64_t kCountedBytesMax = int64_t{4} << 20;    // before a line whose number is shown
 constexpr int64_t kIdLimit = int64_t{1} << 31;
 constexpr size_t kColumnsMax = 1 << 16;
 constexpr size_t kNamesShown = 20;
@@ -199,13 +199,18 @@ struct CsvLines {
   std::unique_ptr<const IndexedFiles> files;
 };
 
-// Returns "line 12, " for the line that begins at `offset`, or "" if the file is too long to count.
+// Returns "line 12, " for the line that begins at `offset`, or "" if too many bytes lie before it:
+// a data set may have many damaged lines.
 std::string LineNumber(const DataFile& file, int64_t offset) {
   if (offset > kCountedBytesMax) return "";
-  std::string text(offset, '\0');
-  auto* bytes = reinterpret_cast<std::byte*>(text.data());
-  if (!file.Read(0, absl::MakeSpan(bytes, text.size())).ok()) return "";
-  return absl::StrCat("line ", std::count(text.begin(), text.end(), '\n') + 1, ", ");
+  std::byte piece[1 << 14];
+  int64_t line = 1;
+  for (int64_t at = 0; at < offset; at += sizeof(piece)) {
+    const auto some = absl::MakeSpan(piece).first(std::min<int64_t>(sizeof(piece), offset - at));
+    if (!file.Read(at, some).ok()) return "";
+    line += std::count(some.begin(), some.end(), std::byte{'\n'});
+  }
+  return absl::StrCat("line ", line, ", ");
 }
 
 class CsvDataset : public Dataset {

@@ -191,6 +191,19 @@ TEST_F(CsvDatasetTest, ErrorsNameFileLineAndColumn) {
   EXPECT_EQ(ReadFault(1), begin + "1 at byte 44: line 3, column 5 'height': 1e+39 is too large");
 }
 
+TEST_F(CsvDatasetTest, CountsTheLinesOfFourMebibytesAtMost) {
+  const std::string header = "class,width,color,shape,height\n", line = "0,1,a,b,2\n",
+                    bad = "0,x\n";
+  std::string text = header;
+  while (text.size() + line.size() + bad.size() <= 4 << 20) text += line;
+  const int64_t lines = (text.size() - header.size()) / line.size();
+  Write("a.csv", text + bad + line + bad);
+  EXPECT_THAT(ReadFault(lines), HasSubstr(absl::StrCat(": line ", lines + 2, ", 2 fields")));
+  EXPECT_THAT(
+      ReadFault(lines + 2),
+      HasSubstr(absl::StrCat("at byte ", text.size() + bad.size() + line.size(), ": 2 fields")));
+}
+
 TEST_F(CsvDatasetTest, ColumnsMustExistAndFit) {
   Use("x", {"width", "depth"});
   EXPECT_EQ(Fault(),
