@@ -153,6 +153,17 @@ kernels::ByteValues PixelValues() {
   return values;
 }
 
+std::string FingerprintOfLabels(const LabelledImages& training,
+                                const std::optional<LabelledImages>& evaluation) {
+  std::vector<std::string> facts = {"idx"};
+  for (const LabelledImages* images : {&training, evaluation ? &*evaluation : nullptr}) {
+    if (images == nullptr) continue;
+    facts.push_back(absl::StrJoin(images->image_shape, "x"));
+    facts.emplace_back(images->labels.begin(), images->labels.end());
+  }
+  return FingerprintOf(facts);
+}
+
 class IdxDataset : public Dataset {
  public:
   // The first `samples` of `training` are for training. Without `evaluation` the others are held
@@ -162,6 +173,7 @@ class IdxDataset : public Dataset {
       : training_(std::move(training)),
         samples_(samples),
         evaluation_(std::move(evaluation)),
+        fingerprint_(FingerprintOfLabels(training_, evaluation_)),
         rows_(std::move(rows)) {}
 
   int64_t samples() const override { return samples_; }
@@ -175,15 +187,7 @@ class IdxDataset : public Dataset {
     return absl::MakeConstSpan(&values_, 1);
   }
 
-  std::string fingerprint() const override {
-    std::vector<std::string> facts = {"idx"};
-    for (const LabelledImages* images : {&training_, evaluation_ ? &*evaluation_ : nullptr}) {
-      if (images == nullptr) continue;
-      facts.push_back(absl::StrJoin(images->image_shape, "x"));
-      facts.emplace_back(images->labels.begin(), images->labels.end());
-    }
-    return FingerprintOf(facts);
-  }
+  std::string fingerprint() const override { return fingerprint_; }
 
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
     CheckSizes(samples.size(), rows);
@@ -232,6 +236,7 @@ class IdxDataset : public Dataset {
   const LabelledImages training_;
   const int64_t samples_;
   const std::optional<LabelledImages> evaluation_;
+  const std::string fingerprint_;
   const LabelledRows rows_;
 };
 
