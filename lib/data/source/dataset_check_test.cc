@@ -247,6 +247,17 @@ TEST_F(DatasetCheckTest, AFolderOfArchivesHasOtherFilesToo) {
   EXPECT_EQ(Check(), "ok");
 }
 
+TEST_F(DatasetCheckTest, AFolderOfBracesStandsForItsFiles) {
+  Write("train/a.tar", TarMember());
+  Write("train/README", "no tar");
+  v1::TarData& tar = Tar(folder_ + "/{train,extra}");
+  EXPECT_EQ(Check(), "ok");
+  tar.set_path(folder_ + "/t*");
+  EXPECT_THAT(Check(), HasSubstr("matches no regular file"));
+  tar.set_path(folder_ + "/../*/train");
+  EXPECT_EQ(Check(), "ok");
+}
+
 TEST_F(DatasetCheckTest, ManyGroupsOfBracesTakeNoTime) {
   std::string pattern = folder_ + "/";
   for (int i = 0; i < 40; ++i) pattern += "{a,b}";

@@ -56,10 +56,10 @@ bool HasWildcards(const std::string& text) { return text.find_first_of("*?") != 
 // Finds a few regular files.
 class Search {
  public:
-  // Requires: `extension` has no wildcard.
-  void InFolder(const fs::path& folder, absl::string_view extension) {
-    Matches(folder, {absl::StrCat("*", extension)});
-  }
+  // `extension` is that of the files of folders, without wildcards.
+  explicit Search(absl::string_view extension) : extension_(extension) {}
+
+  void InFolder(const fs::path& folder) { Matches(folder, {absl::StrCat("*", extension_)}); }
 
   void OfPattern(const std::string& pattern) {
     for (const std::string& path : ExpandBraces(pattern)) {
@@ -78,6 +78,7 @@ class Search {
     if (found_.size() == kFilesMax || ended_early()) return;
     if (parts.empty()) {
       if (fs::is_regular_file(folder, error)) found_.push_back(folder.string());
+      if (fs::is_directory(folder, error)) InFolder(folder);
       return;
     }
     if (!HasWildcards(parts[0])) return Matches(folder / parts[0], parts.subspan(1));
@@ -85,12 +86,15 @@ class Search {
          entry.increment(error)) {
       if (found_.size() == kFilesMax || --entries_left_ <= 0) return;
       const std::string name = entry->path().filename().string();
-      if (fnmatch(parts[0].c_str(), name.c_str(), FNM_PERIOD) == 0) {
-        Matches(entry->path(), parts.subspan(1));
-      }
+      if (fnmatch(parts[0].c_str(), name.c_str(), FNM_PERIOD) != 0) continue;
+      // A folder that a wildcard names does not stand for its files.
+      std::error_code unknown;
+      if (parts.size() == 1 && !entry->is_regular_file(unknown)) continue;
+      Matches(entry->path(), parts.subspan(1));
     }
   }
 
+  const absl::string_view extension_;
   std::vector<std::string> found_;
   int entries_left_ = kEntriesMax;
 };
@@ -217,7 +221,7 @@ absl::Status CheckSampleFiles(const std::string& path, absl::string_view field,
   const fs::file_status status = fs::status(path, error);
   const bool is_pattern = !fs::exists(status) && path.find_first_of("*?{") != path.npos;
   if (is_pattern) {
-    Search search;
+    Search search(extension);
     search.OfPattern(path);
     if (search.found().empty() && search.ended_early()) return absl::OkStatus();
     if (search.found().empty()) {
@@ -229,8 +233,8 @@ absl::Status CheckSampleFiles(const std::string& path, absl::string_view field,
     return CheckFiles(search.found(), /*is_folder=*/false, field, check);
   }
   if (!fs::is_directory(status)) return CheckFiles({path}, /*is_folder=*/false, field, check);
-  Search search;
-  search.InFolder(path, extension);
+  Search search(extension);
+  search.InFolder(path);
   if (search.found().empty() && !search.ended_early()) {
     const absl::string_view kind = extension.empty() ? "regular" : extension;
     return DataTooSmall(field, absl::StrCat(path, ": the folder holds no ", kind, " file"));

@@ -19,10 +19,13 @@ absl::Status CheckTextStart(const DataFile& file, absl::string_view field);
 
 // Checks up to three of the files that `path` names: a file, a folder, or a pattern with *, ? and
 // braces. A pattern passes if all these files pass `check`. A folder passes if a file passes,
-// because README files may lie beside the samples. Its files are those whose names end with
-// `extension`, as for the workers; "" is all. Blocks. Returns OK for a pattern whose matches take
-// too long to find. Returns DATA_NOT_FOUND, DATA_INVALID, DATA_TOO_SMALL (a folder without such a
-// file), or PATH_NOT_ALLOWED.
+// because README files may lie beside the samples. As for the workers, the files of a folder have
+// names that end with `extension`, which has no wildcards; "" is any. A folder that the braces of a
+// pattern name stands for its files.
+//
+// Blocks. Returns OK for a pattern if it takes too long to find its matches. Returns
+// DATA_NOT_FOUND, DATA_INVALID, DATA_TOO_SMALL (a folder without such a file), or
+// PATH_NOT_ALLOWED.
 absl::Status CheckSampleFiles(const std::string& path, absl::string_view field,
                               absl::string_view extension,
                               absl::Status (*check)(const DataFile&, absl::string_view));
