@@ -24,6 +24,7 @@
 #include "lib/data/file/file_list.h"
 #include "lib/data/file/indexed_files.h"
 #include "lib/data/file/record_index.h"
+#include "lib/data/fingerprint.h"
 #include "lib/data/format/compression.h"
 #include "lib/data/format/csv.h"
 #include "lib/data/format/farm_fingerprint.h"
@@ -80,6 +81,7 @@ struct HashRule {
 struct VocabularyRule {
   absl::flat_hash_map<std::string, int32_t> ids;
   std::optional<int32_t> unknown;
+  std::string fingerprint;  // of the words in their order
 };
 
 // A graph input, and the columns that fill it.
@@ -230,8 +232,15 @@ class CsvDataset : public Dataset {
     return evaluation_ ? evaluation_->index->samples() : training_.index->samples() - samples_;
   }
   std::string fingerprint() const override {
-    const std::string& training = training_.index->fingerprint();
-    return evaluation_ ? absl::StrCat(training, "-", evaluation_->index->fingerprint()) : training;
+    std::string all = training_.index->fingerprint();
+    if (evaluation_) absl::StrAppend(&all, "-", evaluation_->index->fingerprint());
+    std::vector<std::string> vocabularies;
+    for (const CsvColumns& input : inputs_) {
+      const auto* rule = std::get_if<VocabularyRule>(&input.rule);
+      if (rule != nullptr) vocabularies.push_back(rule->fingerprint);
+    }
+    if (!vocabularies.empty()) absl::StrAppend(&all, "-", FingerprintOf(vocabularies));
+    return all;
   }
 
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
@@ -535,6 +544,7 @@ absl::StatusOr<VocabularyRule> ReadVocabulary(const v1::CsvVocabulary& vocabular
       file->Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
   if (absl::EndsWith(text, "\n")) text.pop_back();
   VocabularyRule rule;
+  std::vector<std::string> words;
   int64_t id = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     absl::ConsumeSuffix(&line, "\r");
@@ -542,8 +552,10 @@ absl::StatusOr<VocabularyRule> ReadVocabulary(const v1::CsvVocabulary& vocabular
       return DataInvalid(path_field, absl::StrCat(file->path(), ": line ", id + 1, ": ",
                                                   Shown(line), " is twice in the vocabulary"));
     }
+    words.emplace_back(line);
     ++id;
   }
+  rule.fingerprint = FingerprintOf(words);
   RETURN_IF_ERROR(
       CheckIdLimit(use, id, path_field, absl::StrCat(file->path(), ": ", id, " lines")));
   if (!vocabulary.has_unknown()) return rule;

@@ -177,6 +177,20 @@ TEST_F(CsvDatasetTest, VocabulariesNumberTheirLines) {
   EXPECT_THAT(Fault(), HasSubstr("colors.txt: line 3: 'green' is twice in the vocabulary"));
 }
 
+TEST_F(CsvDatasetTest, TheFingerprintCoversVocabularies) {
+  v1::CsvVocabulary& vocabulary = *Use("categories", {"color", "color"}).mutable_vocabulary();
+  vocabulary.set_unknown(0);
+  const auto fingerprint = [&](const std::string& name, const std::string& words) {
+    Write(name, words);
+    vocabulary.set_path(absl::StrCat(folder_, "/", name));
+    return Open().value()->fingerprint();
+  };
+  const std::string first = fingerprint("colors.txt", "red\nblue\n");
+  EXPECT_EQ(fingerprint("copy.txt", "red\r\nblue"), first) << "the same words";
+  EXPECT_NE(fingerprint("colors.txt", "blue\nred\n"), first) << "in another order";
+  EXPECT_NE(fingerprint("colors.txt", "redb\nlue\n"), first);
+}
+
 TEST_F(CsvDatasetTest, ErrorsNameFileLineAndColumn) {
   Write("a.csv", "class,width,color,shape,height\n0,1,a,b,c\n4,1,a,b,2\n1.5,1,a,b,2\n0,1,a\n");
   const std::string begin = absl::StrCat("data.csv.path: ", folder_, "/a.csv: record ");
