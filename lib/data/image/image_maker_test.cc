@@ -97,6 +97,20 @@ TEST(ImageMakerTest, EqualsTorchvisionInEvaluation) {
   }
 }
 
+TEST(ImageMakerTest, ASideShrinksTo1Of2048AtMost) {
+  const auto maker = Maker("train { resize { height: 24 width: 20 } }");
+  Rows rows(3 * kHeight * kWidth);
+  const auto make = [&](const std::string& file) {
+    return maker->Training(Bytes(file), {}, absl::MakeSpan(rows));
+  };
+  EXPECT_EQ(make(Photo(20 * 2048, 1)), absl::OkStatus());
+  EXPECT_EQ(
+      make(Photo(20 * 2048 + 1, 1)),
+      absl::InvalidArgumentError("an image of 1 x 40961 pixels cannot become one of 24 x 20; "
+                                 "a side shrinks to 1/2048 at most, so crop the image first"));
+  EXPECT_TRUE(absl::IsInvalidArgument(make(Photo(1, 24 * 2048 + 1))));
+}
+
 // A crop, a resize and a flip are one step. The same transforms one after the other give the same
 // bytes.
 TEST(ImageMakerTest, FusedTransformsGiveTheBytesOfSeparateOnes) {

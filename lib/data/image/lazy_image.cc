@@ -12,6 +12,10 @@ namespace muster {
 namespace {
 
 constexpr int64_t kKeptBytes = int64_t{32} << 20;  // of each buffer
+// How many pixels of a side may become one. The weights of a resize take memory in this proportion:
+// a file of few bytes, with one row of 2^28 pixels, needed gigabytes. A JPEG file has at most
+// 65,535 pixels a side, so it can become 32 pixels in any case.
+constexpr int64_t kShrinkMax = 2048;
 
 bool Contains(const ImageSize& size, const Region& region) {
   return region.left >= 0 && region.top >= 0 && region.width <= size.width - region.left &&
@@ -80,6 +84,12 @@ absl::Status LazyImage::Resize(const ImageSize& to, ResampleFilter filter) {
     return absl::InvalidArgumentError(absl::StrCat("an image of ", size_.height, " x ", size_.width,
                                                    " pixels cannot become one of ", to.height,
                                                    " x ", to.width));
+  }
+  if (size_.width > kShrinkMax * to.width || size_.height > kShrinkMax * to.height) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an image of ", size_.height, " x ", size_.width,
+                     " pixels cannot become one of ", to.height, " x ", to.width,
+                     "; a side shrinks to 1/", kShrinkMax, " at most, so crop the image first"));
   }
   if (is_resized_ || is_flipped_horizontally_ || is_flipped_vertically_) {
     RETURN_IF_ERROR(Materialize());

@@ -47,6 +47,7 @@ class LazyImage {
 
   // Keeps `region`. Pixels outside the image are black.
   absl::Status Crop(const Region& region);
+  // A side may shrink to 1/2048 at most.
   absl::Status Resize(const ImageSize& to, ResampleFilter filter);
   void FlipHorizontally() { is_flipped_horizontally_ ^= true; }
   void FlipVertically() { is_flipped_vertically_ ^= true; }
