@@ -93,6 +93,20 @@ struct JpegDecoder::State {
   bool Start();
   bool Rows();
 
+  // Several scans refine the whole picture, so no part of it can be decoded alone.
+  bool HasScans() { return info.progressive_mode || jpeg_has_multiple_scans(&info); }
+
+  // Returns the memory that libjpeg takes for the coefficients of all scans.
+  int64_t CoefficientBytes() {
+    if (!HasScans()) return 0;
+    int64_t bytes = 0;
+    for (int c = 0; c < info.num_components; ++c) {
+      const jpeg_component_info& component = info.comp_info[c];
+      bytes += int64_t{component.width_in_blocks} * component.height_in_blocks * sizeof(JBLOCK);
+    }
+    return bytes;
+  }
+
   absl::Status Error() {
     jpeg_abort_decompress(&info);
     return absl::InvalidArgumentError(absl::StrCat("JPEG: ", message));
@@ -193,6 +207,12 @@ absl::StatusOr<ImageSize> JpegDecoder::Open(absl::Span<const std::byte> file) {
     return absl::InvalidArgumentError(absl::StrCat("JPEG: ", size.width, " x ", size.height,
                                                    " pixels are more than ", kImagePixelsMax));
   }
+  if (const int64_t bytes = state.CoefficientBytes(); bytes > kCoefficientBytesMax) {
+    jpeg_abort_decompress(&state.info);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "JPEG: the scans of ", size.width, " x ", size.height, " pixels take ", bytes,
+        " bytes of memory, more than ", kCoefficientBytesMax, "; store it as a baseline JPEG"));
+  }
   return size;
 }
 
@@ -208,7 +228,7 @@ int JpegDecoder::Orientation() const {
 
 absl::Status JpegDecoder::Decode(const Region& region, int channels, Image& to) {
   state_->info.scale_num = state_->info.scale_denom = 1;
-  state_->is_whole = state_->info.progressive_mode || jpeg_has_multiple_scans(&state_->info);
+  state_->is_whole = state_->HasScans();
   return Finish(region, channels, to);
 }
 

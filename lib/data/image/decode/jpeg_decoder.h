@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -16,6 +17,9 @@ namespace muster {
 class JpegDecoder {
  public:
   static constexpr int kScansMax = 100;  // of a progressive file
+  // Of the coefficients of a file with several scans, which libjpeg holds all at once. Suffices for
+  // 178 million pixels with chroma at half their size.
+  static constexpr int64_t kCoefficientBytesMax = int64_t{512} << 20;
 
   JpegDecoder();
   ~JpegDecoder();
@@ -23,7 +27,8 @@ class JpegDecoder {
   JpegDecoder& operator=(const JpegDecoder&) = delete;
 
   // Reads the header of `file`, which must exist until Decode() returns. INVALID_ARGUMENT if it is
-  // damaged or has more than kImagePixelsMax pixels.
+  // damaged, has more than kImagePixelsMax pixels, or several scans with more coefficients than
+  // kCoefficientBytesMax.
   absl::StatusOr<ImageSize> Open(absl::Span<const std::byte> file);
 
   // Returns the orientation of the opened file's EXIF, 1 to 8. 1 if it has none.

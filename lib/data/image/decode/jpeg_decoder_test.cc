@@ -117,6 +117,29 @@ TEST(JpegDecoderTest, RefusesHugeImagesBeforeItReservesMemory) {
               HasSubstr("65000 x 65000 pixels are more than 268435456"));
 }
 
+TEST(JpegDecoderTest, RefusesProgressiveFilesThatTakeTooMuchMemory) {
+  for (const int horizontal : {1, 2}) {
+    std::string file = EncodeJpeg(TestPicture(16, 16, 3, 1), {.width = 16,
+                                                              .height = 16,
+                                                              .horizontal = horizontal,
+                                                              .vertical = horizontal,
+                                                              .is_progressive = true});
+    const size_t frame = file.find("\xff\xc2");
+    ASSERT_NE(frame, std::string::npos);
+    file.replace(frame + 5, 4, "\x27\x10\x27\x10");
+    JpegDecoder decoder;
+    const auto opened = decoder.Open(Bytes(file));
+    if (horizontal == 2) {
+      EXPECT_TRUE(opened.ok()) << "300 MB are possible: " << opened.status();
+      continue;
+    }
+    EXPECT_EQ(opened.status(),
+              absl::InvalidArgumentError(
+                  "JPEG: the scans of 10000 x 10000 pixels take 600000000 bytes of memory, more "
+                  "than 536870912; store it as a baseline JPEG"));
+  }
+}
+
 TEST(JpegDecoderTest, RefusesTooManyScans) {
   std::string file = EncodeJpeg(TestPicture(64, 64, 1, 1),
                                 {.width = 64, .height = 64, .channels = 1, .is_progressive = true});
