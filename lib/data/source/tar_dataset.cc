@@ -147,6 +147,14 @@ absl::Status PutArray(const TarColumn& column, absl::Span<const std::byte> bytes
 
 absl::Status PutJsonNumber(const TarColumn& column, const nlohmann::json& number, int64_t element,
                            std::byte* row) {
+// Returns the type of a value, and the value if it has no parts: dump() recurses into parts, and
+// deep ones overflow the stack.
+std::string DescribeJson(const nlohmann::json& value) {
+  if (value.is_structured()) return value.type_name();
+  const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return absl::StrCat(value.type_name(), " ", text.substr(0, 40));
+}
+
   if (number.is_number_unsigned()) {
     const uint64_t value = number.get<uint64_t>();
     const uint64_t limit = std::numeric_limits<int64_t>::max();
@@ -155,9 +163,8 @@ absl::Status PutJsonNumber(const TarColumn& column, const nlohmann::json& number
   if (number.is_number_integer()) return PutNumber(column, number.get<int64_t>(), element, row);
   if (!number.is_number_float() || column.dtype == v1::DTYPE_I32) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the field ", column.json_field, " has ", number.type_name(), " ",
-        number.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 40),
-        " where the model reads ", column.dtype == v1::DTYPE_I32 ? "an id" : "a number"));
+        "the field ", column.json_field, " has ", DescribeJson(number), " where the model reads ",
+        column.dtype == v1::DTYPE_I32 ? "an id" : "a number"));
   }
   return PutNumber(column, number.get<double>(), element, row);
 }

@@ -217,6 +217,12 @@ TEST_F(TarDatasetTest, ReadsArrays) {
   const auto label = [&](const std::string& npy) {
     Write("a.tar", TarMemberBytes("0.jpg", Image('a')) + TarMemberBytes("0.npy", npy));
     return Labels();
+  EXPECT_THAT(label(R"({"a": {"label": {"b": 1}}})"),
+              HasSubstr("has object where the model reads an id"));
+  const std::string deep =
+      absl::StrCat(std::string(1'000'000, '['), "1", std::string(1'000'000, ']'));
+  EXPECT_THAT(label(absl::StrCat(R"({"a": {"label": )", deep, "}}")),
+              HasSubstr("has array where the model reads an id"));
   };
   EXPECT_EQ(label(Npy("|u1", "", "\x07")), "7");
   EXPECT_EQ(label(Npy("<i4", "1,", std::string("\x03\0\0\0", 4))), "3");
