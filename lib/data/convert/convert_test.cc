@@ -96,6 +96,17 @@ TEST_F(ConvertTest, DecompressesGzipAndZstd) {
   EXPECT_TRUE(Read("b") == text + "second frame");
 }
 
+TEST_F(ConvertTest, AStreamMayEndWithAFullBuffer) {
+  const std::string text(1 << 20, 'a');  // four buffers of output, and one of input
+  Write("a.gz", Gzip(text));
+  Write("b.zst", Zstd(text));
+  for (const char* name : {"a", "b"}) {
+    const auto converted = Run(absl::StrCat(name, *name == 'a' ? ".gz" : ".zst"), name);
+    ASSERT_TRUE(converted.ok()) << converted.status();
+    EXPECT_TRUE(Read(name) == text) << name;
+  }
+}
+
 TEST_F(ConvertTest, KeepsNothingOfADamagedFile) {
   std::string gzip = Gzip(LongText()), zstd = Zstd(LongText());
   Write("cut.gz", gzip.substr(0, gzip.size() - 1));

@@ -109,7 +109,8 @@ absl::Status DecompressZstd(FileBytes& input, TakeBytes take) {
       left = ZSTD_decompressStream(context.get(), &out, &in);
       if (ZSTD_isError(left)) return input.Damaged(ZSTD_getErrorName(left));
       RETURN_IF_ERROR(take(absl::string_view(output.data(), out.pos)));
-    } while (in.pos < in.size || out.pos == out.size);
+      // A further call after the end of a frame would begin the next one.
+    } while (in.pos < in.size || (out.pos == out.size && left != 0));
   }
 }
 
