@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -20,6 +21,7 @@
 #include "lib/data/data_fault.h"
 #include "lib/data/file/data_file.h"
 #include "lib/data/file/file_list.h"
+#include "lib/data/kept_memory.h"
 #include "lib/data/labelled_rows.h"
 #include "lib/data/stage_times.h"
 #include "lib/status/status.h"
@@ -287,6 +289,7 @@ class ImagesDataset : public Dataset {
     if (rows_.input(rows).empty()) return absl::OkStatus();
     const std::string path = from.path(image);
     thread_local std::vector<std::byte> bytes;
+    const absl::Cleanup free = [] { FreeIfLarge(bytes); };
     RETURN_IF_ERROR(ReadFile(path, from.field, bytes));
     const auto to = absl::MakeSpan(
         reinterpret_cast<uint8_t*>(rows_.input(rows).data()) + row * pixels_, pixels_);

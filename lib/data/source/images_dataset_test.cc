@@ -1,5 +1,7 @@
 #include "lib/data/source/images_dataset.h"
 
+#include <malloc.h>
+
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -153,6 +155,15 @@ TEST_F(ImagesDatasetTest, ADamagedFileIsFoundWhenItIsRead) {
                                            "/train/a/2.jpg: record 1 at byte 0: is no image"));
   fs::remove(folder_ + "/train/a/2.jpg");
   EXPECT_THAT(Samples(dataset), HasSubstr("DATA_NOT_FOUND data.images.path: "));
+}
+
+TEST_F(ImagesDatasetTest, AThreadKeepsNoMemoryOfALargeFile) {
+  const std::string path = Write("train/a/1.jpg", "text");
+  fs::resize_file(path, 65 << 20);
+  const auto dataset = Open();
+  const size_t before = mallinfo2().hblkhd;  // bytes of large blocks
+  EXPECT_THAT(Samples(dataset), HasSubstr("is no image"));
+  EXPECT_EQ(mallinfo2().hblkhd, before);
 }
 
 TEST_F(ImagesDatasetTest, ReadsHeldOutImagesOfAnotherFolder) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -25,6 +26,7 @@
 #include "lib/data/format/npy.h"
 #include "lib/data/format/tar.h"
 #include "lib/data/input_use.h"
+#include "lib/data/kept_memory.h"
 #include "lib/data/stage_times.h"
 #include "lib/status/status.h"
 #include "nlohmann/json.hpp"
@@ -145,8 +147,6 @@ absl::Status PutArray(const TarColumn& column, absl::Span<const std::byte> bytes
   return absl::OkStatus();
 }
 
-absl::Status PutJsonNumber(const TarColumn& column, const nlohmann::json& number, int64_t element,
-                           std::byte* row) {
 // Returns the type of a value, and the value if it has no parts: dump() recurses into parts, and
 // deep ones overflow the stack.
 std::string DescribeJson(const nlohmann::json& value) {
@@ -155,6 +155,8 @@ std::string DescribeJson(const nlohmann::json& value) {
   return absl::StrCat(value.type_name(), " ", text.substr(0, 40));
 }
 
+absl::Status PutJsonNumber(const TarColumn& column, const nlohmann::json& number, int64_t element,
+                           std::byte* row) {
   if (number.is_number_unsigned()) {
     const uint64_t value = number.get<uint64_t>();
     const uint64_t limit = std::numeric_limits<int64_t>::max();
@@ -347,6 +349,7 @@ class TarSamples {
     const RecordIndex::Place place = index_->at(sample, slot);
     ASSIGN_OR_RETURN(const auto file, files_.Get(place.file));
     thread_local std::vector<std::byte> bytes;
+    const absl::Cleanup free = [] { FreeIfLarge(bytes); };
     bytes.resize(place.bytes);
     {
       const StageScope scope(InputStage::kRead);

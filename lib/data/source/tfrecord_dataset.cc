@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -23,6 +24,7 @@
 #include "lib/data/file/record_index.h"
 #include "lib/data/format/example.h"
 #include "lib/data/format/tfrecord.h"
+#include "lib/data/kept_memory.h"
 #include "lib/data/source/example_rows.h"
 #include "lib/data/stage_times.h"
 #include "lib/status/status.h"
@@ -33,8 +35,6 @@ namespace {
 // Records that are read before they are parsed. They should fit the processor's cache.
 constexpr int kRecordsAtOnce = 256;
 constexpr int64_t kBytesAtOnce = 256 << 10;
-// A thread keeps its memory for records up to this size.
-constexpr int64_t kKeptBytes = 64 << 20;
 // The beginning of the data in which each wanted feature must occur.
 constexpr int64_t kRecordsSearched = 1000;
 constexpr int32_t kDamagedCount = -1;
@@ -53,7 +53,7 @@ class RawMemory {
     return memory_.get();
   }
   void FreeIfLarge() {
-    if (capacity_ <= kKeptBytes) return;
+    if (capacity_ <= kRecordBytesKept) return;
     memory_.reset();
     capacity_ = 0;
   }
@@ -144,6 +144,7 @@ absl::Status RecordSet::DamagedAt(int64_t sample, const absl::Status& status) co
 template <typename Take>
 absl::Status RecordSet::Read(absl::Span<const SampleRef> samples, Take take) const {
   static thread_local RawMemory memory;
+  const absl::Cleanup free = [] { memory.FreeIfLarge(); };
   std::array<Part, kRecordsAtOnce> part_memory;
   for (size_t done = 0; done < samples.size();) {
     const absl::Span<const Part> parts = Plan(samples.subspan(done), absl::MakeSpan(part_memory));
@@ -167,7 +168,6 @@ absl::Status RecordSet::Read(absl::Span<const SampleRef> samples, Take take) con
         ++done;
       }
     }
-    memory.FreeIfLarge();
   }
   return absl::OkStatus();
 }
