@@ -1,6 +1,7 @@
 #include "lib/data/source/substitution_dataset.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,10 @@ namespace muster {
 namespace {
 
 constexpr int64_t kLoggedMax = 10;
+constexpr int64_t kBytesCountedAtOnce = int64_t{16} << 20;
+
+// Whether a replaced sample counts toward data.damaged_max.
+enum class Limit { kCounted, kIgnored };
 
 bool IsDamaged(const absl::Status& status) {
   return !status.ok() && ReasonOf(status) == "DATA_DAMAGED";
@@ -56,6 +61,42 @@ class SubstitutionDataset : public Dataset {
   }
 
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
+    return ReadAll(samples, rows, Limit::kCounted);
+  }
+
+  absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
+    return dataset_->ReadEvaluation(first, count, rows);
+  }
+
+  // An index has the target of a damaged sample, not of its substitute. So samples are read if
+  // there may be substitutes. All their inputs are, as by the worker that trains on them: damage in
+  // any of them replaces the sample.
+  absl::StatusOr<int64_t> CountTargets(const Target& target,
+                                       absl::Span<const SampleRef> samples) const override {
+    if (damaged_max_ == 0) return dataset_->CountTargets(target, samples);
+    const int64_t sample_bytes = std::accumulate(row_bytes_.begin(), row_bytes_.end(), int64_t{0});
+    const size_t at_once = std::max<int64_t>(1, kBytesCountedAtOnce / sample_bytes);
+    std::vector<std::vector<std::byte>> memory(row_bytes_.size());
+    std::vector<absl::Span<std::byte>> rows(row_bytes_.size());
+    int64_t counted = 0;
+    for (; !samples.empty(); samples.remove_prefix(std::min(at_once, samples.size()))) {
+      const auto some = samples.first(std::min(at_once, samples.size()));
+      for (size_t input = 0; input < rows.size(); ++input) {
+        memory[input].resize(some.size() * row_bytes_[input]);
+        rows[input] = absl::MakeSpan(memory[input]);
+      }
+      RETURN_IF_ERROR(ReadAll(some, rows, Limit::kIgnored));
+      counted += muster::CountTargets(target.use, rows[target.input]);
+    }
+    return counted;
+  }
+  absl::StatusOr<int64_t> CountEvaluationTargets(const Target& target, int64_t first,
+                                                 int64_t count) const override {
+    return dataset_->CountEvaluationTargets(target, first, count);
+  }
+
+ private:
+  absl::Status ReadAll(absl::Span<const SampleRef> samples, Rows rows, Limit limit) const {
     const absl::Status read = dataset_->Read(samples, rows);
     if (!IsDamaged(read)) return read;
     std::vector<absl::Span<std::byte>> row(rows.size());
@@ -64,32 +105,15 @@ class SubstitutionDataset : public Dataset {
         const int64_t bytes = row_bytes_[input];
         if (!rows[input].empty()) row[input] = rows[input].subspan(i * bytes, bytes);
       }
-      RETURN_IF_ERROR(ReadOne(samples[i], row));
+      RETURN_IF_ERROR(ReadOne(samples[i], row, limit));
     }
     return absl::OkStatus();
   }
 
-  absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
-    return dataset_->ReadEvaluation(first, count, rows);
-  }
-
-  // An index has the target of a damaged sample, not of its substitute. So targets are read if
-  // there may be substitutes.
-  absl::StatusOr<int64_t> CountTargets(const Target& target,
-                                       absl::Span<const SampleRef> samples) const override {
-    return damaged_max_ == 0 ? dataset_->CountTargets(target, samples)
-                             : Dataset::CountTargets(target, samples);
-  }
-  absl::StatusOr<int64_t> CountEvaluationTargets(const Target& target, int64_t first,
-                                                 int64_t count) const override {
-    return dataset_->CountEvaluationTargets(target, first, count);
-  }
-
- private:
-  absl::Status ReadOne(const SampleRef& sample, Rows row) const {
+  absl::Status ReadOne(const SampleRef& sample, Rows row, Limit limit) const {
     const absl::Status damage = dataset_->Read({&sample, 1}, row);
     if (!IsDamaged(damage)) return damage;
-    RETURN_IF_ERROR(Count(sample, damage));
+    if (limit == Limit::kCounted) RETURN_IF_ERROR(Count(sample, damage));
     const auto [first, samples] = PartOf(sample.sample);
     for (int attempt = 0; attempt < kSubstitutesMax && samples > 1; ++attempt) {
       const SampleRef other = SubstituteFor(sample, attempt, seed_, first, samples);

@@ -34,11 +34,13 @@ class Numbers : public Dataset {
     for (size_t i = 0; i < samples.size(); ++i) {
       const auto [epoch, sample] = samples[i];
       if (!storage.ok()) return storage;
-      if (damaged_.contains(sample)) {
+      const bool is_damaged_here = !rows[1].empty() && other_damaged.contains(sample);
+      if (damaged_.contains(sample) || is_damaged_here) {
         return DataDamaged("data.tar.path", "f.tar", sample, 512 * sample, "is no image");
       }
       const int64_t row[2] = {epoch, sample};
       std::memcpy(rows[0].data() + 16 * i, row, 16);
+      if (!rows[1].empty()) std::memset(rows[1].data() + 16 * i, 0, 16);
     }
     return absl::OkStatus();
   }
@@ -55,6 +57,7 @@ class Numbers : public Dataset {
   }
 
   std::vector<int64_t> parts;
+  std::set<int64_t> other_damaged;  // in the second input
   absl::Status storage;
   mutable std::atomic<int> reads = 0;
 
@@ -214,6 +217,22 @@ TEST(SubstitutionDatasetTest, CountsTheTargetsOfSubstitutes) {
   const auto without = Substitute(std::make_unique<Numbers>(10, std::set<int64_t>{3}), 0);
   EXPECT_EQ(*without->CountTargets(target, SamplesOf(0, {3})), 1000) << "from the index";
   EXPECT_TRUE(without->is_slow());
+}
+
+TEST(SubstitutionDatasetTest, CountingFindsDamageInOtherInputsAndDoesNotUseUpTheLimit) {
+  const v1::Graph graph = GraphOfNumbers();
+  const SampleRef other = SubstituteFor({0, 3}, 0, kSeed, 0, 10);
+  const int64_t second = other.sample == 5 ? 6 : 5;
+  auto numbers = std::make_unique<Numbers>(10, std::set<int64_t>{});
+  numbers->other_damaged = {3, second};
+  const auto dataset = Substitute(std::move(numbers), 1);
+  const Dataset::Target target{
+      .graph = &graph, .input = 0, .use = {.ignore_index = static_cast<int32_t>(other.sample)}};
+  EXPECT_EQ(*dataset->CountTargets(target, SamplesOf(0, {3})), 3) << "as the owner of sample 3";
+  const auto several = dataset->CountTargets(target, SamplesOf(0, {3, second}));
+  EXPECT_TRUE(several.ok()) << several.status();
+  EXPECT_EQ(dataset->substituted(), 0);
+  EXPECT_EQ(*dataset->CountTargets(target, {}), 0);
 }
 
 TEST(SubstitutionDatasetTest, SeveralThreadsCountTogether) {
