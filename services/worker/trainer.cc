@@ -522,7 +522,7 @@ absl::Status Trainer::ShareInputMemory() {
                                             RowBytes(*dataset_, plan.graph()))};
   for (const auto& lane : lanes_) need.evaluation_bytes += lane->evaluation_bytes();
   const int most = dataset_->is_slow() ? kSlowBatchesMax : limits::kPrefetchBatchesMax;
-  ASSIGN_OR_RETURN(batches_, BatchesWithin(InputMemoryBytes(plan.spec().data()), need, most));
+  ASSIGN_OR_RETURN(batches_, BatchesWithin(InputMemoryOf(plan.spec().data()), need, most));
   return absl::OkStatus();
 }
 

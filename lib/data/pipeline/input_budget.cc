@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "glog/logging.h"
 #include "lib/engine/host_memory.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
@@ -16,13 +17,13 @@ constexpr int64_t kDefaultBytesMax = int64_t{2} << 30;
 
 }  // namespace
 
-int64_t InputMemoryBytes(const v1::DataSpec& data, const std::string& root) {
-  if (data.memory_bytes() > 0) return data.memory_bytes();
-  return std::min(kDefaultBytesMax, HostBytesLimit(root) / 4);
+InputMemory InputMemoryOf(const v1::DataSpec& data, const std::string& root) {
+  if (data.memory_bytes() > 0) return {.bytes = data.memory_bytes()};
+  return {.bytes = std::min(kDefaultBytesMax, HostBytesLimit(root) / 4), .is_default = true};
 }
 
-absl::StatusOr<int> BatchesWithin(int64_t memory_bytes, const InputNeed& need, int most) {
-  const int64_t left = memory_bytes - need.evaluation_bytes;
+absl::StatusOr<int> BatchesWithin(const InputMemory& memory, const InputNeed& need, int most) {
+  const int64_t left = memory.bytes - need.evaluation_bytes;
   if (left >= 2 * need.batch_bytes) {
     return static_cast<int>(std::min<int64_t>(most, left / std::max<int64_t>(1, need.batch_bytes)));
   }
@@ -30,13 +31,17 @@ absl::StatusOr<int> BatchesWithin(int64_t memory_bytes, const InputNeed& need, i
       need.evaluation_bytes == 0
           ? ""
           : absl::StrCat(" (with ", FormatBytes(need.evaluation_bytes), " for held-out samples)");
-  return AtField(
-      WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                     "two batches need ", FormatBytes(2 * need.batch_bytes + need.evaluation_bytes),
-                     held_out, ", which is more than ", FormatBytes(memory_bytes),
-                     ": raise it, or use a smaller batch or more workers")),
-                 "MEMORY_EXHAUSTED"),
-      "data.memory_bytes");
+  const std::string problem =
+      absl::StrCat("two batches need ", FormatBytes(2 * need.batch_bytes + need.evaluation_bytes),
+                   held_out, ", which is more than ", FormatBytes(memory.bytes));
+  if (memory.is_default) {
+    LOG(WARNING) << problem << ", the default of data.memory_bytes; only two are read ahead";
+    return 2;
+  }
+  return AtField(WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                                problem, ": raise it, or use a smaller batch or more workers")),
+                            "MEMORY_EXHAUSTED"),
+                 "data.memory_bytes");
 }
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// The memory of batches that are read ahead.
+// Bounds the batches that are read ahead.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,24 @@
 
 namespace muster {
 
-// Returns the bytes that batches may take which are read ahead: data.memory_bytes. By default a
-// quarter of the memory that this process may use, at most 2 GiB. `root` is the folder that
-// contains /proc and /sys, for tests.
-int64_t InputMemoryBytes(const v1::DataSpec& data, const std::string& root = "");
+// The memory of batches that are read ahead.
+struct InputMemory {
+  int64_t bytes = 0;
+  bool is_default = false;  // data.memory_bytes is absent
+};
+
+// Returns data.memory_bytes. By default a quarter of the memory that this process may use, at most
+// 2 GiB. `root` is the folder that contains /proc and /sys, for tests.
+InputMemory InputMemoryOf(const v1::DataSpec& data, const std::string& root = "");
 
 struct InputNeed {
   int64_t batch_bytes = 0;       // of a worker's share of a batch
   int64_t evaluation_bytes = 0;  // of held-out samples that are read ahead
 };
 
-// Returns the number of batches for which there is memory, in 2..`most`. Returns
-// RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", if `memory_bytes` do not hold two.
-absl::StatusOr<int> BatchesWithin(int64_t memory_bytes, const InputNeed& need, int most);
+// Returns the number of batches for which there is memory, in 2..`most`. If there is none for two,
+// logs a warning and returns 2 if the memory is the default. Otherwise returns RESOURCE_EXHAUSTED,
+// reason "MEMORY_EXHAUSTED".
+absl::StatusOr<int> BatchesWithin(const InputMemory& memory, const InputNeed& need, int most);
 
 }  // namespace muster

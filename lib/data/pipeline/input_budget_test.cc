@@ -20,23 +20,26 @@ TEST(InputBudgetTest, TheDefaultIsAQuarterOfTheMemoryAndAtMost2GiB) {
   std::ofstream(root + "/proc/meminfo") << "MemTotal: 16777216 kB\n";
   std::ofstream(root + "/proc/self/cgroup") << "0::/\n";
   v1::DataSpec data;
-  EXPECT_EQ(InputMemoryBytes(data, root), 2 * kGiB) << "of 16 GiB";
+  EXPECT_EQ(InputMemoryOf(data, root).bytes, 2 * kGiB) << "of 16 GiB";
+  EXPECT_TRUE(InputMemoryOf(data, root).is_default);
   std::ofstream(root + "/sys/fs/cgroup/memory.max") << kGiB << "\n";
-  EXPECT_EQ(InputMemoryBytes(data, root), kGiB / 4) << "the container has 1 GiB";
+  EXPECT_EQ(InputMemoryOf(data, root).bytes, kGiB / 4) << "the container has 1 GiB";
   data.set_memory_bytes(7);
-  EXPECT_EQ(InputMemoryBytes(data, root), 7);
+  EXPECT_EQ(InputMemoryOf(data, root).bytes, 7);
+  EXPECT_FALSE(InputMemoryOf(data, root).is_default);
 }
 
 TEST(InputBudgetTest, ThereAreAsManyBatchesAsFit) {
-  EXPECT_EQ(*BatchesWithin(100, {.batch_bytes = 1}, /*most=*/4), 4);
-  EXPECT_EQ(*BatchesWithin(100, {.batch_bytes = 30}, /*most=*/4), 3);
-  EXPECT_EQ(*BatchesWithin(100, {.batch_bytes = 30, .evaluation_bytes = 40}, /*most=*/4), 2);
-  EXPECT_EQ(*BatchesWithin(100, {.batch_bytes = 50}, /*most=*/4), 2);
+  EXPECT_EQ(*BatchesWithin({.bytes = 100}, {.batch_bytes = 1}, /*most=*/4), 4);
+  EXPECT_EQ(*BatchesWithin({.bytes = 100}, {.batch_bytes = 30}, /*most=*/4), 3);
+  EXPECT_EQ(*BatchesWithin({.bytes = 100}, {.batch_bytes = 30, .evaluation_bytes = 40}, /*most=*/4),
+            2);
+  EXPECT_EQ(*BatchesWithin({.bytes = 100}, {.batch_bytes = 50}, /*most=*/4), 2);
 }
 
-TEST(InputBudgetTest, RefusesAJobOfWhichTwoBatchesDoNotFitAndStatesTheSum) {
+TEST(InputBudgetTest, RefusesTwoBatchesThatExceedTheMemoryOfTheJobAndStatesTheSum) {
   const absl::Status refused =
-      BatchesWithin(2 * kGiB, {.batch_bytes = kGiB + kGiB / 2}, 4).status();
+      BatchesWithin({.bytes = 2 * kGiB}, {.batch_bytes = kGiB + kGiB / 2}, 4).status();
   EXPECT_EQ(ReasonOf(refused), "MEMORY_EXHAUSTED");
   EXPECT_EQ(refused.message(),
             "data.memory_bytes: two batches need 3.0 GiB, which is more than 2.0 GiB: raise it, or "
@@ -44,11 +47,18 @@ TEST(InputBudgetTest, RefusesAJobOfWhichTwoBatchesDoNotFitAndStatesTheSum) {
   ASSERT_EQ(FaultsOf(refused).size(), 1);
   EXPECT_EQ(FaultsOf(refused)[0].field, "data.memory_bytes");
   EXPECT_EQ(
-      BatchesWithin(kGiB, {.batch_bytes = kGiB / 2, .evaluation_bytes = kGiB / 4}, 4)
+      BatchesWithin({.bytes = kGiB}, {.batch_bytes = kGiB / 2, .evaluation_bytes = kGiB / 4}, 4)
           .status()
           .message(),
       "data.memory_bytes: two batches need 1.2 GiB (with 256.0 MiB for held-out samples), which is "
       "more than 1.0 GiB: raise it, or use a smaller batch or more workers");
+}
+
+TEST(InputBudgetTest, TheDefaultRefusesNoJob) {
+  const InputMemory memory{.bytes = 100, .is_default = true};
+  EXPECT_EQ(*BatchesWithin(memory, {.batch_bytes = 30}, /*most=*/4), 3);
+  EXPECT_EQ(*BatchesWithin(memory, {.batch_bytes = 1000}, /*most=*/4), 2);
+  EXPECT_EQ(*BatchesWithin(memory, {.batch_bytes = 1, .evaluation_bytes = 1000}, /*most=*/4), 2);
 }
 
 }  // namespace
