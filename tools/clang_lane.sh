@@ -31,7 +31,7 @@ if [ -z "$since" ]; then
   fi
 fi
 # Every package counts as changed if there is no history, or if the build rules themselves have changed.
-if [ $all = 1 ] || [ -z "$since" ] || ! git diff --quiet "$since" -- bazel .bazelrc 2>/dev/null; then
+if [ $all = 1 ] || [ -z "$since" ] || ! git diff --quiet "$since" -- bazel ':!bazel/system.BUILD' .bazelrc 2>/dev/null; then
   cp "$folder/targets" "$folder/changed"
 else
   git diff --name-only "$since" -- '*.cc' '*.h' '*BUILD.bazel' | while read -r file; do

@@ -49,9 +49,9 @@ absl::StatusOr<OpenedData> Open(const std::string& file, const DataOptions& opti
 // Returns the paths of the data, for the sources that have an index.
 std::vector<std::string> PathsOf(const v1::DataSpec& spec) {
   std::vector<std::string> paths;
-  for (const std::string& path : {spec.tar().path(), spec.tar().eval_path(), spec.tfrecord().path(),
-                                  spec.tfrecord().eval_path(), spec.csv().path(),
-                                  spec.csv().eval_path()}) {
+  for (const std::string& path :
+       {spec.tar().path(), spec.tar().eval_path(), spec.tfrecord().path(),
+        spec.tfrecord().eval_path(), spec.csv().path(), spec.csv().eval_path()}) {
     if (!path.empty()) paths.push_back(path);
   }
   return paths;
@@ -87,8 +87,8 @@ absl::Status PrintIndex(const std::string& file, const std::string& index_folder
     files += std::ssize(listed);
   }
   if (files == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": data of this source need no index; it is made for csv, tar and tfrecord"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        file, ": data of this source need no index; it is made for csv, tar and tfrecord"));
   }
   const Dataset& dataset = *opened.dataset;
   google::protobuf::Struct message;

@@ -25,7 +25,7 @@ class ImageRows {
   virtual absl::Status Training(absl::Span<const std::byte> file, SampleRef sample,
                                 absl::Span<uint8_t> to) const = 0;
 
-  // Does the same with the transforms of the evaluation.
+  // Decodes `file` into `to` with the transforms of the evaluation.
   virtual absl::Status Evaluation(absl::Span<const std::byte> file,
                                   absl::Span<uint8_t> to) const = 0;
 

@@ -10,7 +10,7 @@ namespace muster {
 enum class InputStage { kCopy, kOpen, kRead, kDecode, kResample, kAugment };
 inline constexpr int kInputStages = 6;
 
-// What one thread has measured.
+// The times of one thread.
 struct StageTimes {
   std::array<int64_t, kInputStages> nanoseconds = {};
   int64_t read_bytes = 0;

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "glog/logging.h"
-#include "lib/data/image/golden_cases.h"
 #include "lib/data/image/decode/image_decoder.h"
+#include "lib/data/image/golden_cases.h"
 #include "lib/data/image/image_maker.h"
 #include "tests/fuzz/fuzz_target.h"
 

@@ -13,9 +13,9 @@
 #include "glog/logging.h"
 #include "lib/data/image/crop.h"
 #include "lib/data/image/decode/encoded_jpeg.h"
+#include "lib/data/image/decode/jpeg_decoder.h"
 #include "lib/data/image/image_maker.h"
 #include "lib/data/image/image_spec.h"
-#include "lib/data/image/decode/jpeg_decoder.h"
 #include "lib/data/image/resample.h"
 
 namespace muster {

@@ -95,12 +95,12 @@ ImageMaker::ImageMaker(v1::ImageSpec spec, uint64_t seed, int channels, int heig
 }
 
 absl::Status ImageMaker::Training(absl::Span<const std::byte> file, SampleRef sample,
-                                      absl::Span<uint8_t> to) const {
+                                  absl::Span<uint8_t> to) const {
   return Make(file, spec_.train(), sample, to);
 }
 
 absl::Status ImageMaker::Evaluation(absl::Span<const std::byte> file,
-                                        absl::Span<uint8_t> to) const {
+                                    absl::Span<uint8_t> to) const {
   return Make(file, spec_.evaluate(), {}, to);
 }
 

@@ -31,8 +31,7 @@ class ImageMaker final : public ImageRows {
   // Requires: `to` has channels * height * width bytes.
   absl::Status Training(absl::Span<const std::byte> file, SampleRef sample,
                         absl::Span<uint8_t> to) const override;
-  absl::Status Evaluation(absl::Span<const std::byte> file,
-                          absl::Span<uint8_t> to) const override;
+  absl::Status Evaluation(absl::Span<const std::byte> file, absl::Span<uint8_t> to) const override;
 
   // Returns the value of each byte, normalized by mean and std. One table for each channel.
   absl::Span<const kernels::ByteValues> values() const override { return values_; }

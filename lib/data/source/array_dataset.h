@@ -36,7 +36,8 @@ class SampleArray {
   // before the first Read() of an array of ids.
   virtual absl::Status Hold() { return absl::OkStatus(); }
 
-  // What is known of the values besides type and shape: equal for equal arrays on any machine.
+  // A hash of the values, or "" if only type and shape are known: equal for equal arrays on any
+  // machine.
   virtual std::string fingerprint() const { return ""; }
 
  private:

@@ -15,8 +15,8 @@
 #include "kernels/byte_values.h"
 #include "lib/data/dataset.h"
 #include "lib/data/format/example.h"
-#include "lib/data/input_use.h"
 #include "lib/data/image_rows.h"
+#include "lib/data/input_use.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 

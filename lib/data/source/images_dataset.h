@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "lib/data/dataset.h"
-#include "lib/data/source/data_options.h"
 #include "lib/data/image_rows.h"
+#include "lib/data/source/data_options.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 

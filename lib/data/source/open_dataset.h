@@ -24,11 +24,11 @@ namespace muster {
 // An error names the field at fault in its message ("data.text.path: /nope: no such file or
 // directory on node-3") and for FaultsOf(). It has the reason DATA_NOT_FOUND, DATA_TRUNCATED,
 // DATA_INVALID or DATA_TOO_SMALL. Returns RESOURCE_EXHAUSTED if the data would need more than
-// DataOptions::held_bytes_max of memory. Files of `npy` are not held in memory, but the files of ids count,
-// because OpenDataset() reads all of them.
-absl::StatusOr<std::unique_ptr<const Dataset>> OpenDataset(
-    const v1::DataSpec& spec, const v1::Graph& graph,
-    const DataOptions& options = {});
+// DataOptions::held_bytes_max of memory. Files of `npy` are not held in memory, but the files of
+// ids count, because OpenDataset() reads all of them.
+absl::StatusOr<std::unique_ptr<const Dataset>> OpenDataset(const v1::DataSpec& spec,
+                                                           const v1::Graph& graph,
+                                                           const DataOptions& options = {});
 
 // Opens the data as OpenDataset() does, and replaces no damaged samples.
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenSource(const v1::DataSpec& spec,
