@@ -51,6 +51,7 @@ std::string MakeTable() {
 
 std::string MakeShards() {
   const std::string folder = absl::StrCat(testing::TempDir(), "/shards");
+  std::filesystem::remove_all(folder);
   const auto made = Convert("examples/data/emoji", folder, {.shard_bytes = 200'000});
   EXPECT_TRUE(made.ok()) << made.status();
   return folder;
