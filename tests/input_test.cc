@@ -69,7 +69,7 @@ std::vector<Source> Sources() {
   return {
       {"images", network,
        absl::StrCat("  images: {path: examples/data/emoji, holdout: 0.2}\n", image),
-       Lengthened(2400)},
+       Lengthened(3600)},
       {"tar", network,
        absl::StrCat("  tar:\n    path: ", MakeShards(),
                     "\n    holdout: 0.1\n    inputs:\n"
@@ -77,7 +77,7 @@ std::vector<Source> Sources() {
                     "      target: {extension: cls, integer: {}}\n"
                     "  shuffle: {block: {samples: 20, window_blocks: 4}}\n",
                     image),
-       Lengthened(2400)},
+       Lengthened(3600)},
       {"tfrecord",
        "{name: bert, args: {layers: 1, heads: 2, channels: 32, context: 64, positions: 64, "
        "vocabulary: 2048}}",
@@ -88,18 +88,18 @@ std::vector<Source> Sources() {
        "weights: masked_lm_weights}}\n"
        "      next_sentence: {fixed: {feature: next_sentence_labels}}\n"
        "  shuffle: {block: {samples: 50, window_blocks: 4}}\n",
-       Lengthened(1200)},
+       Lengthened(1800)},
       {"csv", "{name: mlp, args: {inputs: 4, hidden: \"16\", classes: 8}}",
        absl::StrCat("  csv:\n    path: ", MakeTable(),
                     "\n    holdout: 0.1\n    inputs:\n"
                     "      input: {columns: [a, b, c, d], number: {}}\n"
                     "      target: {columns: [kind], hash: {buckets: 8}}\n"),
-       Lengthened(25'000)},
+       Lengthened(30'000)},
       {"mixture", "{name: gpt, args: {layers: 1, heads: 2, channels: 32, context: 32}}",
        "  mixture:\n    parts:\n"
        "      - {weight: 0.7, data: {text: {path: examples/data/licences, holdout: 0.1}}}\n"
        "      - {weight: 0.3, data: {text: {path: examples/data/licences/GPL-3}}}\n",
-       Lengthened(2400)},
+       Lengthened(3600)},
   };
 }
 
@@ -125,7 +125,7 @@ TEST_F(InputTest, EverySourceTrainsToTheSameBitsThroughKills) {
     for (const char* member : {"worker-0", "ps-1", "worker-1", "worker-0"}) {
       cluster_.Await(job, [&](const v1::Job& seen) {
         return seen.state() == v1::RUNNING && seen.generation() == recoveries + 1 &&
-               seen.progress().step() >= (recoveries + 1) * source.steps / 6;
+               seen.progress().step() >= (recoveries + 1) * source.steps / 12;
       });
       Kill(member);
       ++recoveries;
