@@ -43,9 +43,9 @@ bool CheckChannels(const google::protobuf::RepeatedField<float>& values, const s
 void CheckImage(const v1::ImageSpec& image, const std::string& field, FieldChecks& faults) {
   CheckTransforms(image.train(), field + ".train", faults);
   CheckTransforms(image.evaluate(), field + ".evaluate", faults);
-  const bool good_counts = CheckChannels(image.mean(), field + ".mean", faults) &
-                           CheckChannels(image.std(), field + ".std", faults);
-  if (!good_counts) return;
+  const bool good_mean = CheckChannels(image.mean(), field + ".mean", faults);
+  const bool good_std = CheckChannels(image.std(), field + ".std", faults);
+  if (!good_mean || !good_std) return;
   if (!image.mean().empty() && !image.std().empty() && image.mean_size() != image.std_size()) {
     faults.Add(field + ".std", absl::StrCat("must have as many values as mean (has ",
                                             image.std_size(), ", mean ", image.mean_size(), ")"));

@@ -36,7 +36,8 @@ absl::string_view RemedyFor(absl::string_view stage, bool has_images) {
 }
 
 std::string Milliseconds(double seconds) {
-  return absl::StrFormat(seconds < 1e-3 ? "%.3f ms" : "%.1f ms", 1e3 * seconds);
+  return seconds < 1e-3 ? absl::StrFormat("%.3f ms", 1e3 * seconds)
+                        : absl::StrFormat("%.1f ms", 1e3 * seconds);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "lib/data/data_fault.h"
+#include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "lib/transport/core/crc32c.h"
 
