@@ -8,7 +8,7 @@ the page cache, the same number of threads or loader processes, and makes 224 x 
 normalized, in batches of 64. A figure is the median over the rounds; a round runs each competitor once. Peak memory is that of
 all processes of a competitor (proportional set size, so shared pages count once), less that of the same program without input.
 
-Needs `bazel build -c opt //:muster //lib/data/...`, Pillow and numpy; torch, torchvision and tensorflow-cpu if they are to be compared.
+Needs `bazel build -c opt //cli:muster`, Pillow and numpy; torch, torchvision and tensorflow-cpu if they are to be compared.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-MUSTER = ROOT / "bazel-bin/muster"
+MUSTER = ROOT / "bazel-bin/cli/muster"
 BATCH, SIZE = 64, 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -146,7 +146,7 @@ def memory_of(pid):
 
 
 def measure(command, **environment):
-    """Runs a command. Returns the JSON of its last line, and the peak of its memory."""
+    """Runs a command. Returns its JSON, or that of its last line, and the peak of its memory."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
     peak, done = 0, threading.Event()
 
@@ -161,6 +161,8 @@ def measure(command, **environment):
     watcher.join()
     if process.returncode != 0:
         raise RuntimeError(f"{command} failed: {errors[-2000:]}")
+    with contextlib.suppress(ValueError):
+        return json.loads(out), peak  # of Muster
     return json.loads(out.strip().splitlines()[-1]), peak
 
 
