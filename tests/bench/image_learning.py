@@ -70,7 +70,7 @@ resources: {{workers: {{min: 1, max: 1}}, ps: 1}}
     out = subprocess.run([str(ROOT / "bazel-bin/cli/muster"), "-o", "json", "run", str(job), "--dir", str(folder / f"cluster_{seed}")], capture_output=True, text=True, check=False)
     if out.returncode != 0:
         raise RuntimeError(out.stderr[-2000:])
-    return json.loads(out.stdout.strip().splitlines()[-1])["progress"]["evaluation"]["accuracy"]
+    return json.loads(out.stdout)["progress"]["evaluation_accuracy"]
 
 
 def train_torch(seed, epochs, held_out):
