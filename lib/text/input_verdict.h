@@ -25,9 +25,9 @@ std::vector<InputStageCost> InputStageCosts(const v1::InputTiming& timing);
 // Returns the samples per second that the threads read if they never wait for room. 0: unknown.
 double InputCapacity(const v1::InputTiming& timing);
 
-// Returns the stage that takes the most time, the arithmetic and a remedy: "decode takes 71 % of 9.4
-// ms a sample on 2 threads; 5 threads would keep up. More cores ... help". The worker would train
-// `wanted` samples a second if it never waited for them. Empty if no sample was read.
+// Returns the stage that takes the most time, the arithmetic and a remedy: "decode takes 71 %
+// of 9.4 ms a sample on 2 threads; 5 threads would keep up. More cores ... help". The worker would
+// train `wanted` samples a second if it never waited for them. Empty if no sample was read.
 std::string InputVerdict(const v1::InputTiming& timing, double wanted);
 
 }  // namespace muster
