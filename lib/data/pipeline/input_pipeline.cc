@@ -16,6 +16,10 @@ namespace muster {
 namespace {
 
 constexpr int64_t kCountedAtOnce = 1024;  // samples whose targets a part counts
+
+// The ids of batches in a trace, apart from those of the chunks that a worker sends.
+constexpr int64_t kFirstTraceId = int64_t{1} << 62;
+
 bool MayNotCount(const InputUse& use) { return use.ignore_index.has_value(); }
 
 // Adds the targets in `rows` that count to `counted`. Both are indexed by graph input.
@@ -106,12 +110,13 @@ InputBatch InputPipeline::BatchOf(int64_t step) const {
 
 void InputPipeline::TraceEnd(int64_t step) {
   Trace* const trace = options_.trace;
-  if (trace != nullptr && trace->on()) trace->End(options_.track, "read batch", step);
+  if (trace == nullptr || !trace->on()) return;
+  trace->End(options_.track, "read batch", kFirstTraceId + step, {{{"step", step}}});
 }
 
 int64_t InputPipeline::Begin(int64_t step) {
   if (Trace* const trace = options_.trace; trace != nullptr && trace->on()) {
-    trace->Begin(options_.track, "read batch", step, {{{"step", step}}});
+    trace->Begin(options_.track, "read batch", kFirstTraceId + step, {{{"step", step}}});
   }
   absl::MutexLock lock(&mu_);
   std::ranges::fill(BufferOf(step).counted_targets, 0);

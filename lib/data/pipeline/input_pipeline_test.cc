@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -322,11 +323,20 @@ TEST(InputPipelineTest, TheTraceHasTheLifeOfEachBatch) {
                                     .track = 3});
     for (int step = 0; step < 3; ++step) ASSERT_TRUE(pipeline->Next().ok());
   }
+  std::map<int64_t, int64_t> begun;  // steps by id
   int ended = 0;
   for (const Trace::Event& event : trace.Stop().events) {
     EXPECT_STREQ(event.name, "read batch");
     EXPECT_EQ(event.track, 3);
-    ended += event.kind == Trace::Kind::kEnd;
+    // The coordinator keeps events of the traced steps alone, so each event names its step.
+    ASSERT_STREQ(event.arguments[0].name, "step");
+    const int64_t step = event.arguments[0].value;
+    if (event.kind == Trace::Kind::kBegin) {
+      EXPECT_TRUE(begun.emplace(event.id, step).second) << "one id for each batch";
+    } else {
+      EXPECT_EQ(begun[event.id], step);
+      ++ended;
+    }
   }
   EXPECT_GE(ended, 3);
 }
