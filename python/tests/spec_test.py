@@ -31,6 +31,8 @@ def faults(job, overrides=None):
 
 def without_defaults(whole, part):
     """Returns the entries of `whole` that `part` has too."""
+    if isinstance(part, list) and isinstance(whole, list) and len(part) == len(whole):
+        return [without_defaults(*pair) for pair in zip(whole, part)]
     if not isinstance(part, dict) or not isinstance(whole, dict):
         return whole
     return {key: without_defaults(whole[key], part[key]) for key in part if key in whole}
