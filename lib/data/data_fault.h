@@ -32,8 +32,8 @@ absl::Status DataPathFault(absl::string_view field, absl::string_view path, int 
 // "PATH_NOT_ALLOWED") if the file lies beneath none of the process's data roots (SetDataRoots()).
 absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view field);
 
-// Returns DATA_LOSS for a record whose bytes are not what its format says: "data.tfrecord.path:
-// /data/a.tfrecord: record 12 at byte 3456: the checksum differs". The reason is DATA_DAMAGED.
+// Returns DATA_LOSS, reason "DATA_DAMAGED", for a record with bytes that its format forbids:
+// "data.tfrecord.path: /data/a.tfrecord: record 12 at byte 3456: the checksum differs".
 // `record` < 0: the format has no numbers.
 absl::Status DataDamaged(absl::string_view field, absl::string_view path, int64_t record,
                          int64_t offset, absl::string_view message);

@@ -53,8 +53,8 @@ class Dataset {
   using Rows = absl::Span<const absl::Span<std::byte>>;
 
   // Copies training samples. The same sample of the same epoch always gives the same bytes. Blocks.
-  // A record whose bytes are damaged gives DATA_DAMAGED. Any other error concerns
-  // the storage. The rows are undefined after an error.
+  // A record with damaged bytes gives DATA_DAMAGED. Any other error concerns the storage. The rows
+  // are undefined after an error.
   virtual absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const = 0;
 
   // Returns how many damaged training samples were replaced by others so far.

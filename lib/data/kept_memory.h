@@ -5,11 +5,11 @@
 
 namespace muster {
 
-// A thread keeps memory of up to this size for records.
+// The most memory for a record that a thread keeps.
 inline constexpr int64_t kRecordBytesKept = int64_t{64} << 20;
 
-// Frees the memory of a vector of bytes that is larger, so that one record of a gigabyte does not
-// cost every thread a gigabyte until the job ends.
+// Frees a vector of bytes that is larger. Otherwise one record of a gigabyte would cost every
+// thread a gigabyte until the job ends.
 template <typename Bytes>
 void FreeIfLarge(Bytes& bytes) {
   if (static_cast<int64_t>(bytes.capacity()) > kRecordBytesKept) Bytes().swap(bytes);

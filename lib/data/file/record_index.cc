@@ -27,7 +27,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);  // numbers are stored as they are
 
-// The parts of the file:
+// The parts of the file follow. A text is its length (i64) and its bytes.
+//
 // - magic
 // - u32: CRC-32C of all parts after the next one
 // - u32: 0
@@ -39,7 +40,6 @@ static_assert(std::endian::native == std::endian::little);  // numbers are store
 // - 32 digits: fingerprint
 // - zeros, up to a multiple of eight bytes
 // - i64: offsets; i32: sizes; i32: labels
-// A text is its length (i64) and its bytes.
 constexpr absl::string_view kMagic = "muster-index-01\n";
 constexpr size_t kPrefixBytes = 24;
 constexpr int kSlotsMax = 64;

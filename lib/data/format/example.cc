@@ -22,12 +22,13 @@ static_assert(std::endian::native == std::endian::little);
 
 using WireBytes = absl::Span<const std::byte>;
 
-// Messages are nested so:
-//   Example { Features features = 1; }             SequenceExample also has field 2
-//   Features { map<string, Feature> feature = 1; }
-//   an entry of the map { string key = 1; Feature value = 2; }
-//   Feature { oneof { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3;
-//   } } a list { repeated ... value = 1; }             numbers may be packed into fields of bytes
+// The messages. A SequenceExample also has field 2. Numbers may be packed into fields of bytes.
+//
+//   Example   { Features features = 1; }
+//   Features  { map<string, Feature> feature = 1; }
+//   entry     { string key = 1; Feature value = 2; }
+//   Feature   { oneof { BytesList bytes = 1; FloatList floats = 2; Int64List integers = 3; } }
+//   any list  { repeated ... value = 1; }
 enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
 
 constexpr int kVarintBytesMax = 10;

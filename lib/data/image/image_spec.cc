@@ -162,7 +162,7 @@ class TransformCheck {
     has_shorter_side_only_ = false;
   }
 
-  // After a wrong size the last size is unknown, and one fault is enough.
+  // A wrong size leaves the last size unknown, and one fault is enough.
   void Forget() {
     size_.reset();
     has_shorter_side_only_ = false;

@@ -14,14 +14,13 @@ struct ResampleTaps {
   int64_t stride;
 };
 
-// The same for interleaved RGB and products of 16 bits. A weight is high * 2^11 + low. All outputs
+// Taps for interleaved RGB and products of 16 bits. A weight is high * 2^11 + low. All outputs
 // read the same number of pairs of inputs. `outputs` is a multiple of 8.
 struct RgbTaps {
   static constexpr int kBlock = 8;
   const int32_t* starts;  // [outputs]
   // [outputs / 8, 4, pairs, 2, 2, 8]: for outputs k and k + 4 of a block and each pair of inputs,
-  // the high and then the low parts. Those of one output are the pair for red, green, blue and
-  // nothing.
+  // the high and then the low parts. An output has the pair for red, green, blue and a zero.
   const int16_t* parts;
   int64_t pairs;
 };

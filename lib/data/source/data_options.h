@@ -12,7 +12,7 @@ namespace muster {
 struct DataOptions {
   // Bytes of memory that the data may take for as long as they are open.
   int64_t held_bytes_max = std::numeric_limits<int64_t>::max();
-  // Where the index of large data is kept, so that the next process need not build it. "": nowhere.
+  // The folder that keeps the index of large data for the next process. "": none is kept.
   std::string index_folder = {};
   // Makes rows from images: ImageMaker::Create. Empty in a process without image libraries, where
   // sources with images give FAILED_PRECONDITION.

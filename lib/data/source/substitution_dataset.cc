@@ -169,7 +169,7 @@ class SubstitutionDataset : public Dataset {
   const uint64_t seed_;
   const int64_t damaged_max_;
   mutable absl::Mutex mu_;
-  // Of each damaged sample, the last epoch in which it counted.
+  // The last epoch in which a damaged sample counted, by sample.
   mutable absl::flat_hash_map<int64_t, int64_t> last_epochs_ ABSL_GUARDED_BY(mu_);
   mutable absl::flat_hash_map<int64_t, int64_t> by_epoch_ ABSL_GUARDED_BY(mu_);  // replaced
   mutable int64_t substituted_ ABSL_GUARDED_BY(mu_) = 0;

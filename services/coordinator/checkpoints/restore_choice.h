@@ -17,8 +17,8 @@ namespace muster {
 struct RestoreChoice {
   std::string restore;  // as JobPlan.restore; "": initial values
   int64_t first_step = 0;
-  // Of the data that the checkpoint was trained on, if its job had the same `data:` as this one.
-  // "": unknown.
+  // The fingerprint of the data that trained the checkpoint, if its job had the same `data:` as
+  // this one. "": unknown.
   std::string data_fingerprint = {};
   bool is_own = false;  // a checkpoint of this job
   // The job's own checkpoints that were skipped, newest first.

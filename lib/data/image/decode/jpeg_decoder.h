@@ -17,8 +17,8 @@ namespace muster {
 class JpegDecoder {
  public:
   static constexpr int kScansMax = 100;  // of a progressive file
-  // Of the coefficients of a file with several scans, which libjpeg holds all at once. Suffices for
-  // 178 million pixels with chroma at half their size.
+  // The limit for the coefficients of a file with several scans, which libjpeg holds all at once.
+  // 178 million pixels fit, with chroma at half their size.
   static constexpr int64_t kCoefficientBytesMax = int64_t{512} << 20;
 
   JpegDecoder();
