@@ -67,7 +67,7 @@ TEST(BadInputTest, EveryFaultyJobFileIsRefusedAndLeavesNothingBehind) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(expected[1]));
     EXPECT_THAT(std::string(status.message()), HasSubstr(expected[2]));
   }
-  EXPECT_GE(files, 40);
+  EXPECT_GE(files, 200);
   EXPECT_EQ(JobCount(cluster), 0);
   for (const auto& entry : std::filesystem::directory_iterator(cluster.state_dir() + "/jobs")) {
     EXPECT_EQ(entry.path().filename(), "folder.id") << "no job has left anything";
