@@ -15,6 +15,8 @@ double SecondsOfSample(const std::vector<InputStageCost>& costs) {
   return seconds;
 }
 
+bool IsStorage(absl::string_view stage) { return stage == "open" || stage == "read"; }
+
 absl::string_view RemedyFor(absl::string_view stage, bool has_images) {
   if (stage == "open") {
     return "Fewer and larger files help: muster data convert FOLDER OUT packs images into tar "
@@ -23,11 +25,13 @@ absl::string_view RemedyFor(absl::string_view stage, bool has_images) {
   if (stage == "read") {
     return "Faster storage helps, or data.shuffle: {block: {}}, which reads neighbours together";
   }
-  if (stage == "decode" && !has_images) return "More cores for the worker help";
+  // Only sources with images have a thread for each core.
+  if (stage == "decode" && !has_images) {
+    return "More workers help, because each one reads a share of the batch";
+  }
   if (stage == "decode") {
     return "More cores for the worker help, or images that are stored smaller, or "
-           "data.image.decode: "
-           "fast";
+           "data.image.decode: fast";
   }
   if (stage == "resample") {
     return "More cores for the worker help, or images that are stored nearer to the model's size";
@@ -79,15 +83,17 @@ std::string InputVerdict(const v1::InputTiming& timing, double wanted) {
   const int threads = timing.threads();
   std::string text = absl::StrCat(
       most.stage, " takes ", absl::StrFormat("%.0f %%", 100 * most.seconds / seconds), " of ",
-      Milliseconds(seconds), " a sample on ", threads, threads == 1 ? " thread; " : " threads; ");
+      Milliseconds(seconds), " a sample on ", threads, threads == 1 ? " thread" : " threads");
   const double needed = std::ceil(wanted * seconds);
-  if (needed > threads) {
-    absl::StrAppend(&text, absl::StrFormat("%.0f", needed), " threads would keep up. ");
-  } else {
-    absl::StrAppend(&text, "these keep up with ", absl::StrFormat("%.0f", wanted),
-                    " samples/s only on average: the reading is uneven. ");
+  if (needed <= threads) {
+    absl::StrAppend(&text, threads == 1 ? "; it reads " : "; they read ",
+                    absl::StrFormat("%.0f", InputCapacity(timing)),
+                    " samples/s on average, but unevenly");
+  } else if (!IsStorage(most.stage)) {
+    absl::StrAppend(&text, absl::StrFormat("; %.0f threads would keep up", needed));
   }
-  return absl::StrCat(text, RemedyFor(most.stage, timing.resample_seconds() > 0));
+  const bool has_images = timing.resample_seconds() > 0 || timing.augment_seconds() > 0;
+  return absl::StrCat(text, ". ", RemedyFor(most.stage, has_images));
 }
 
 }  // namespace muster

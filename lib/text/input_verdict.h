@@ -27,7 +27,8 @@ double InputCapacity(const v1::InputTiming& timing);
 
 // Returns the stage that takes the most time, the arithmetic and a remedy: "decode takes 71 %
 // of 9.4 ms a sample on 2 threads; 5 threads would keep up. More cores ... help". The worker would
-// train `wanted` samples a second if it never waited for them. Empty if no sample was read.
+// train `wanted` samples a second if it never waited for them. Names no number of threads if they
+// wait for storage. Empty if no stage was timed.
 std::string InputVerdict(const v1::InputTiming& timing, double wanted);
 
 }  // namespace muster
