@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -37,7 +39,8 @@ struct Trained {
 };
 
 // Trains a job with one thread per worker, each with `devices` devices.
-Trained Train(const FakePs::Options& options, int64_t total_steps, int devices) {
+Trained Train(const FakePs::Options& options, int64_t total_steps, int devices,
+              const std::string& index_folder = "") {
   InProcessNetwork network;
   FakePs ps(network, options);
   Trained trained;
@@ -51,6 +54,7 @@ Trained Train(const FakePs::Options& options, int64_t total_steps, int devices) 
                                     .rank = Rank(rank),
                                     .devices = std::vector<std::string>(devices, "cpu"),
                                     .transport = [&network] { return network.MakeTransport(); },
+                                    .index_folder = index_folder,
                                     .log = &log,
                                     .metrics = &worker_metrics});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
@@ -352,6 +356,45 @@ TEST(TrainerTest, WorkersTrainInTheOrderThatTheJobChose) {
     for (const float bias : biases) EXPECT_NE(alone.parameters[1][0], bias) << "like another order";
     biases.push_back(alone.parameters[1][0]);
   }
+}
+
+std::string ContentOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(TrainerTest, AnIndexThatIsKeptDoesNotChangeTheParameters) {
+  FakePs::Options job = LinearJob(/*workers=*/2);
+  v1::CsvData& csv = *job.spec.mutable_data()->mutable_csv();
+  csv.set_path(testing::TempDir() + "/trainer_test.csv");
+  std::ofstream lines(csv.path());
+  lines << "x,y\n";
+  for (int i = 0; i < 100; ++i) lines << i / 50.0 - 1 << "," << i % 7 << "\n";
+  lines.close();
+  for (const char* name : {"x", "y"}) {
+    v1::CsvInput& input = (*csv.mutable_inputs())[name[0] == 'x' ? "input" : "target"];
+    input.add_columns(name);
+    input.mutable_number();
+  }
+  const Trained expected = Train(job, 6, /*devices=*/1);
+  const std::string folder = testing::TempDir() + "/trainer_test_index";
+  std::filesystem::remove_all(folder);
+
+  // Makes the index, then loads it.
+  for (int i = 0; i < 2; ++i) ExpectSameParameters(Train(job, 6, 1, folder), expected, 0);
+  ASSERT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  const std::string path = std::filesystem::directory_iterator(folder)->path();
+  const std::string index = ContentOf(path);
+
+  // Makes it again if it is damaged.
+  std::string damaged = index;
+  damaged[damaged.size() / 2] ^= 1;
+  std::ofstream(path, std::ios::binary) << damaged;
+  ExpectSameParameters(Train(job, 6, 1, folder), expected, 0);
+  EXPECT_EQ(ContentOf(path), index);
+
+  // The job needs no index folder. In /proc root cannot make a file either.
+  ExpectSameParameters(Train(job, 6, 1, "/proc"), expected, 0);
 }
 
 TEST(TrainerTest, MicroBatchesDoNotChangeTheParameters) {
