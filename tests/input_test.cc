@@ -1,161 +1,225 @@
-// Jobs that decode their samples reach the same bits through kills, on every source, and refuse
-// data that changed meanwhile.
+// Jobs that read files train each sample once per epoch and reach the same bits through kills, on
+// every source. Indexes of the data are kept, and refused if they are damaged.
 #include <signal.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/data/convert/convert.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "tests/input_sources.h"
 #include "tests/training_cluster.h"
 
 namespace muster::input_test {
 namespace {
 
-struct Source {
+using ::testing::HasSubstr;
+
+struct Order {
   std::string name;
-  std::string model;
-  std::string data;  // without the batch
-  int steps;         // of some seconds, so that members die in between
+  std::string data;  // lines below "data:"
+  bool drops = false;
 };
 
-std::string JobOf(const Source& source) {
-  return absl::StrCat("name: ", source.name, "\nmodel: {zoo: ", source.model, "}\ndata:\n",
-                      source.data, "  batch_size: 16\n  last_batch: continue\n  seed: 3\n",
-                      "training: {steps: ", source.steps,
-                      ", optimizer: {adamw: {learning_rate: 1e-3}}, evaluate_every_steps: 500}\n"
-                      "resources: {workers: {min: 2, max: 2}, ps: 2}\n"
-                      "checkpoint: {every_steps: ",
-                      std::min(1000, source.steps / 8), ", keep_last: 0}\n");
+// A mixture has no blocks.
+std::vector<Order> OrdersOf(const std::string& source) {
+  return {{"full-continue", "  last_batch: continue\n"},
+          {source == "mixture" ? "none-continue" : "block-continue",
+           absl::StrCat("  last_batch: continue\n  shuffle: ",
+                        source == "mixture" ? "{none: {}}\n"
+                                            : "{block: {samples: 10, window_blocks: 4}}\n")},
+          {"full-drop", "  last_batch: drop\n", /*drops=*/true}};
 }
 
-// Writes two files of 300 lines each: four numbers and a category.
-std::string MakeTable() {
-  const std::string folder = absl::StrCat(testing::TempDir(), "/table");
-  std::filesystem::create_directories(folder);
-  for (int file = 0; file < 2; ++file) {
-    std::ofstream out(absl::StrCat(folder, "/", file, ".csv"));
-    out << "a,b,c,d,kind\n";
-    for (int i = 0; i < 300; ++i) {
-      out << i % 7 << "," << i % 5 - 2 << "," << 0.5 * file << "," << i % 3 << ",kind" << i % 4
-          << "\n";
-    }
-  }
-  return folder;
+std::string JobOf(const InputSource& source, const Order& order, int workers) {
+  return absl::StrCat("name: ", source.name, "\nmodel: ", source.model, "\ndata:\n", source.data,
+                      order.data, "  batch_size: ", kInputBatch,
+                      "\n  seed: 3\ntraining: {steps: ", source.steps, ", ", source.training,
+                      ", evaluate_every_steps: ", source.steps / 2,
+                      "}\nresources: {workers: {min: ", workers, ", max: ", workers,
+                      "}, ps: 2}\ncheckpoint: {every_steps: ", std::min(1000, source.steps / 8),
+                      ", every: 0s, keep_last: 0}\n");
 }
 
-std::string MakeShards() {
-  const std::string folder = absl::StrCat(testing::TempDir(), "/shards");
-  std::filesystem::remove_all(folder);
-  const auto made = Convert("examples/data/emoji", folder, {.shard_bytes = 200'000});
-  EXPECT_TRUE(made.ok()) << made.status();
-  return folder;
-}
+enum class Role { kWorker, kPs, kCoordinator };
 
-std::vector<Source> Sources() {
-  const std::string network =
-      "{name: resnet50, args: {image: 32, classes: 4, blocks: \"1\", width: 4}}";
-  const std::string image =
-      "  image:\n"
-      "    train: [random_resized_crop: {size: 32}, random_flip: {}, rand_augment: {}]\n"
-      "    evaluate: [resize: {size: 36}, center_crop: {size: 32}]\n"
-      "    mean: [0.5, 0.4, 0.3]\n"
-      "    std: [0.2, 0.2, 0.3]\n";
-  return {
-      {"images", network,
-       absl::StrCat("  images: {path: examples/data/emoji, holdout: 0.2}\n", image),
-       Lengthened(3600)},
-      {"tar", network,
-       absl::StrCat("  tar:\n    path: ", MakeShards(),
-                    "\n    holdout: 0.1\n    inputs:\n"
-                    "      input: {extension: jpg, image: {}}\n"
-                    "      target: {extension: cls, integer: {}}\n"
-                    "  shuffle: {block: {samples: 20, window_blocks: 4}}\n",
-                    image),
-       Lengthened(3600)},
-      {"tfrecord",
-       "{name: bert, args: {layers: 1, heads: 2, channels: 32, context: 64, positions: 64, "
-       "vocabulary: 2048}}",
-       "  tfrecord:\n    path: examples/data/bert/*.tfrecord\n    holdout: 0.1\n    inputs:\n"
-       "      tokens: {fixed: {feature: input_ids}}\n"
-       "      segments: {fixed: {feature: segment_ids}}\n"
-       "      masked_tokens: {scatter: {positions: masked_lm_positions, values: masked_lm_ids, "
-       "weights: masked_lm_weights}}\n"
-       "      next_sentence: {fixed: {feature: next_sentence_labels}}\n"
-       "  shuffle: {block: {samples: 50, window_blocks: 4}}\n",
-       Lengthened(1800)},
-      {"csv", "{name: mlp, args: {inputs: 4, hidden: \"16\", classes: 8}}",
-       absl::StrCat("  csv:\n    path: ", MakeTable(),
-                    "\n    holdout: 0.1\n    inputs:\n"
-                    "      input: {columns: [a, b, c, d], number: {}}\n"
-                    "      target: {columns: [kind], hash: {buckets: 8}}\n"),
-       Lengthened(30'000)},
-      {"mixture", "{name: gpt, args: {layers: 1, heads: 2, channels: 32, context: 32}}",
-       "  mixture:\n    parts:\n"
-       "      - {weight: 0.7, data: {text: {path: examples/data/licences, holdout: 0.1}}}\n"
-       "      - {weight: 0.3, data: {text: {path: examples/data/licences/GPL-3}}}\n",
-       Lengthened(3600)},
-  };
-}
-
-class InputTest : public testing::Test {
+class InputTest : public testing::TestWithParam<std::string> {
  protected:
-  void Kill(const std::string& member) {
-    ASSERT_TRUE(cluster_.members().Kill(member, SIGKILL).ok()) << member;
+  static void SetUpTestSuite() {
+    cluster_ = new TrainingCluster(
+        {.ps = 2,
+         .workers = 3,
+         .ps_threads = 1,
+         .worker_flags = {absl::StrCat("--index_folder=", testing::TempDir(), "/index")}});
   }
-  void Restart(const std::string& member) {
-    ASSERT_TRUE(cluster_.members().Restart(member).ok()) << member;
+  static void TearDownTestSuite() { delete cluster_; }
+
+  // Waits until the job runs and has a checkpoint of `step`. Then kills a member of the job, or the
+  // coordinator, and restarts it. Returns the job's number of recoveries after that.
+  static int Strike(const std::string& job, Role role, int64_t step, int recoveries) {
+    const v1::Job seen = cluster_->Await(job, [&](const v1::Job& now) {
+      return now.state() == v1::RUNNING && now.recovery().count() == recoveries &&
+             CheckpointStepOf(now) >= step;
+    });
+    const std::string member = role == Role::kCoordinator ? "coordinator"
+                               : role == Role::kPs        ? seen.ps(1)
+                                                          : seen.workers(seen.workers_size() - 1);
+    EXPECT_TRUE(cluster_->members().Kill(member, SIGKILL).ok()) << member;
+    if (role != Role::kCoordinator) {
+      ++recoveries;
+      cluster_->Await(job,
+                      [&](const v1::Job& now) { return now.recovery().count() == recoveries; });
+    }
+    EXPECT_TRUE(cluster_->members().Restart(member).ok()) << member;
+    return recoveries;
   }
 
-  TrainingCluster cluster_{{.ps = 2, .workers = 2, .ps_threads = 1}};
+  // Checks every checkpoint of a job that counts.
+  static void ExpectEachSampleOncePerEpoch(const std::string& job, const InputSource& source,
+                                           const Order& order) {
+    const auto steps = ListCheckpointSteps(cluster_->checkpoint_directory(job));
+    ASSERT_TRUE(steps.ok()) << steps.status();
+    ASSERT_GE(steps->size(), 4);
+    for (const int64_t step : *steps) {
+      SCOPED_TRACE(absl::StrCat("step ", step));
+      const std::vector<int64_t> times = TimesTrained(cluster_->Parameters(job, step));
+      int64_t all = 0;
+      for (const auto& [first, samples] : source.counted) {
+        const auto begin = times.begin() + first, end = begin + samples;
+        const auto [least, most] = std::minmax_element(begin, end);
+        all += std::accumulate(begin, end, int64_t{0});
+        if (order.drops && source.counted.size() == 1) {
+          // An epoch may omit a sample, and has none twice.
+          EXPECT_LE(*most, (step - 1) / (samples / kInputBatch) + 1);
+        } else {
+          EXPECT_LE(*most - *least, 1) << "no sample comes again before all others have come";
+        }
+      }
+      EXPECT_EQ(all, step * kInputBatch) << "a step counted twice, or never";
+      EXPECT_EQ(std::accumulate(times.begin(), times.end(), int64_t{0}), all)
+          << "a held-out sample was trained";
+    }
+  }
+
+  static TrainingCluster* cluster_;
 };
 
-// Twenty kills in all: each source meets the death of both workers and of a ps.
-TEST_F(InputTest, EverySourceTrainsToTheSameBitsThroughKills) {
-  for (const Source& source : Sources()) {
-    SCOPED_TRACE(source.name);
-    const std::string undisturbed = cluster_.Run(JobOf(source));
-    const std::string job = cluster_.Submit(JobOf(source));
+TrainingCluster* InputTest::cluster_ = nullptr;
+
+// Each source has every order once, and every number of workers. 54 kills in all: 18 of workers, 18
+// of ps, 18 of the coordinator.
+TEST_P(InputTest, TrainsToTheSameBitsThroughKills) {
+  constexpr Role kStrikes[3][2] = {{Role::kWorker, Role::kCoordinator},
+                                   {Role::kPs, Role::kWorker},
+                                   {Role::kCoordinator, Role::kPs}};
+  const std::vector<std::string> names = InputSourceNames();
+  const auto number =
+      static_cast<int>(std::ranges::find(names, GetParam()) - names.begin());  // of the source
+  const InputSource source = MakeInputSource(GetParam());
+  for (int workers = 1; workers <= 3; ++workers) {
+    const Order order = OrdersOf(source.name)[(number + workers) % 3];
+    SCOPED_TRACE(absl::StrCat(source.name, " ", order.name, " on ", workers, " workers"));
+    const std::string file = JobOf(source, order, workers);
+    const std::string undisturbed = cluster_->Run(file);
+    const std::string job = cluster_->Submit(file);
     int recoveries = 0;
-    for (const char* member : {"worker-0", "ps-1", "worker-1", "worker-0"}) {
-      cluster_.Await(job, [&](const v1::Job& seen) {
-        return seen.state() == v1::RUNNING && seen.generation() == recoveries + 1 &&
-               seen.progress().step() >= (recoveries + 1) * source.steps / 12;
-      });
-      Kill(member);
-      ++recoveries;
-      cluster_.Await(job,
-                     [&](const v1::Job& seen) { return seen.recovery().count() >= recoveries; });
-      Restart(member);
+    int64_t step = 0;
+    for (const Role role : kStrikes[(number + 2 * workers) % 3]) {
+      step += source.steps / 4;
+      recoveries = Strike(job, role, step, recoveries);
     }
-    EXPECT_EQ(cluster_.AwaitState(job, v1::SUCCEEDED).recovery().count(), recoveries);
-    EXPECT_EQ(cluster_.Hashes(job, source.steps), cluster_.Hashes(undisturbed, source.steps));
-    EXPECT_EQ(cluster_.Metrics(job).back().loss, cluster_.Metrics(undisturbed).back().loss);
+    EXPECT_EQ(cluster_->AwaitState(job, v1::SUCCEEDED).recovery().count(), recoveries);
+    EXPECT_EQ(cluster_->Hashes(job, source.steps), cluster_->Hashes(undisturbed, source.steps));
+    EXPECT_EQ(cluster_->Metrics(job).back().loss, cluster_->Metrics(undisturbed).back().loss);
+    if (source.counted.empty()) continue;
+    ExpectEachSampleOncePerEpoch(undisturbed, source, order);
+    ExpectEachSampleOncePerEpoch(job, source, order);
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sources, InputTest, testing::ValuesIn(InputSourceNames()),
+                         [](const auto& source) { return source.param; });
+
+// The others read no files.
+TEST(InputSourcesTest, EverySourceOfFilesIsTested) {
+  std::vector<std::string> names;
+  const auto& sources = *v1::DataSpec::descriptor()->FindOneofByName("source");
+  for (int i = 0; i < sources.field_count(); ++i) names.push_back(sources.field(i)->name());
+  for (const char* name : {"linear", "synthetic", "external"}) std::erase(names, name);
+  EXPECT_THAT(InputSourceNames(), testing::UnorderedElementsAreArray(names));
 }
 
 TEST_F(InputTest, AFileThatChangedMeanwhileFailsTheJob) {
-  const std::string table = MakeTable();
-  const Source source = {"changed", "{name: mlp, args: {inputs: 4, hidden: \"16\", classes: 8}}",
-                         absl::StrCat("  csv:\n    path: ", table,
-                                      "\n    inputs:\n"
-                                      "      input: {columns: [a, b, c, d], number: {}}\n"
-                                      "      target: {columns: [kind], hash: {buckets: 8}}\n"),
-                         8'000'000};
-  const std::string job = cluster_.Submit(JobOf(source));
-  cluster_.Await(job, [](const v1::Job& seen) { return CheckpointStepOf(seen) > 0; });
-  std::ofstream(absl::StrCat(table, "/1.csv"), std::ios::app) << "1,1,1,1,kind9\n";
-  for (const char* member : {"worker-0", "worker-1"}) {
-    Kill(member);
-    Restart(member);
-  }
-  const v1::Job failed = cluster_.AwaitState(job, v1::FAILED);
+  InputSource source = MakeInputSource("csv");
+  source.steps = 8'000'000;
+  const std::string job = cluster_->Submit(JobOf(source, OrdersOf("csv")[0], /*workers=*/1));
+  const v1::Job seen =
+      cluster_->Await(job, [](const v1::Job& now) { return CheckpointStepOf(now) > 0; });
+  std::string line;
+  std::getline(std::ifstream(source.folder + "/0.csv"), line);
+  std::ofstream(source.folder + "/1.csv", std::ios::app) << line << "\n";
+  ASSERT_TRUE(cluster_->members().Restart(seen.workers(0)).ok());
+  const v1::Job failed = cluster_->AwaitState(job, v1::FAILED);
   EXPECT_EQ(failed.reason(), "DATA_CHANGED") << failed.message();
+}
+
+std::string ContentOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::map<std::string, std::string> FilesOf(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    files[entry.path()] = ContentOf(entry.path());
+  }
+  return files;
+}
+
+TEST_F(InputTest, ADamagedIndexIsMadeAgain) {
+  const std::string folder = testing::TempDir() + "/index";
+  InputSource source = MakeInputSource("mixture");  // of tar and TFRecord
+  source.steps = 40;
+  const std::string file = JobOf(source, OrdersOf("mixture")[0], /*workers=*/2);
+  const auto before = FilesOf(folder);
+  const std::string first = cluster_->Run(file);
+  const auto made = FilesOf(folder);
+  EXPECT_EQ(made.size(), before.size() + 2);
+  for (const auto& [path, content] : made) {
+    std::string damaged = content;
+    damaged[damaged.size() / 2] ^= 1;
+    std::ofstream(path, std::ios::binary) << damaged;
+  }
+
+  const std::string again = cluster_->Run(file);
+
+  EXPECT_EQ(cluster_->Hashes(again, source.steps), cluster_->Hashes(first, source.steps));
+  for (const auto& [path, content] : FilesOf(folder)) {
+    if (before.contains(path)) continue;
+    EXPECT_EQ(content, made.at(path)) << path;
+  }
+}
+
+// The folder is /proc, in which root cannot make a file either.
+TEST_F(InputTest, AnIndexFolderThatTakesNoFilesGivesAWarning) {
+  TrainingCluster other(
+      {.ps = 2, .workers = 1, .ps_threads = 1, .worker_flags = {"--index_folder=/proc"}});
+  InputSource source = MakeInputSource("csv");
+  source.steps = 40;
+  const std::string file = JobOf(source, OrdersOf("csv")[0], /*workers=*/1);
+  const std::string job = other.Run(file);
+  EXPECT_EQ(other.Parameters(job, source.steps),
+            cluster_->Parameters(cluster_->Run(file), source.steps));
+  EXPECT_THAT(ContentOf(other.members().log_path("worker-0")), HasSubstr("cannot be written"));
 }
 
 }  // namespace
