@@ -100,8 +100,8 @@ std::optional<double> ParseShortNumber(absl::string_view text) {
   for (size_t at = is_negative ? 1 : 0; at < text.size(); ++at) {
     const auto digit = static_cast<unsigned char>(text[at] - '0');
     if (digit <= 9) {
+      if (++count == kPowersOfTen.size()) return std::nullopt;
       digits = digits * 10 + digit;
-      ++count;
       fraction += has_point;
     } else if (text[at] == '.' && !has_point) {
       has_point = true;
@@ -109,7 +109,7 @@ std::optional<double> ParseShortNumber(absl::string_view text) {
       return std::nullopt;
     }
   }
-  if (count == 0 || count >= kPowersOfTen.size()) return std::nullopt;
+  if (count == 0) return std::nullopt;
   const double value = fraction == 0 ? digits : digits / kPowersOfTen[fraction];
   return is_negative ? -value : value;
 }
@@ -120,11 +120,21 @@ absl::Status ScanCsv(const DataFile& file, const CsvFormat& format, absl::string
                      absl::FunctionRef<absl::Status(int64_t offset, absl::string_view line)> take) {
   std::string buffer;
   int64_t offset = 0;  // of the buffer in the file
+  int64_t record = format.has_header ? -1 : 0;
+  const auto damaged = [&](const char* begin, absl::string_view message) {
+    return DataDamaged(field, file.path(), record, offset + (begin - buffer.data()), message);
+  };
+  const auto too_long = [&](const char* begin) {
+    return damaged(begin, absl::StrCat("a line of more than ", kCsvLineBytesMax,
+                                       " bytes; is a quote not closed?"));
+  };
   auto take_line = [&](absl::string_view line) -> absl::Status {
     absl::string_view text = WithoutEnd(line);
-    const int64_t at = offset + (line.data() - buffer.data());
     if (text.empty()) return absl::OkStatus();
-    return take(at, text);
+    if (std::ssize(text) > kCsvLineBytesMax) return too_long(text.data());
+    RETURN_IF_ERROR(take(offset + (line.data() - buffer.data()), text));
+    ++record;
+    return absl::OkStatus();
   };
   size_t kept = 0;  // bytes of an incomplete record at the start of the buffer
   while (true) {
@@ -144,13 +154,8 @@ absl::Status ScanCsv(const DataFile& file, const CsvFormat& format, absl::string
       window.remove_prefix(line->size());
     }
     if (is_last && window.empty()) return absl::OkStatus();
-    if (is_last || static_cast<int64_t>(window.size()) > kCsvLineBytesMax) {
-      return DataDamaged(field, file.path(), /*record=*/-1,
-                         offset + (window.data() - buffer.data()),
-                         is_last ? "a quote is not closed"
-                                 : absl::StrCat("a line of more than ", kCsvLineBytesMax,
-                                                " bytes; is a quote not closed?"));
-    }
+    if (is_last) return damaged(window.data(), "a quote is not closed");
+    if (std::ssize(window) > kCsvLineBytesMax) return too_long(window.data());
     offset += window.data() - buffer.data();
     kept = window.size();
     std::memmove(buffer.data(), window.data(), kept);

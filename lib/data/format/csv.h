@@ -20,13 +20,15 @@ struct CsvFormat {
   // Whether a field that begins with '"' may have separators and ends of lines, until the next '"'.
   // Within it '""' stands for '"'.
   bool has_quotes = true;
+  bool has_header = false;  // the first record names the columns
 };
 
 inline constexpr int64_t kCsvLineBytesMax = int64_t{16} << 20;
 
 // Calls `take` for each record of the file with its offset and text, without the end of the line.
-// Ends with the first error. Takes memory for the longest line only. Returns DATA_DAMAGED for a
-// quote that is not closed, and for a longer line than kCsvLineBytesMax.
+// The header is one, too. Ends with the first error. Takes memory for the longest line only.
+// Returns DATA_DAMAGED for a quote that is not closed, and for a longer line than kCsvLineBytesMax.
+// It has the number of the record; a header has none.
 absl::Status ScanCsv(const DataFile& file, const CsvFormat& format, absl::string_view field,
                      absl::FunctionRef<absl::Status(int64_t offset, absl::string_view line)> take);
 

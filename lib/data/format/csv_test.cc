@@ -53,7 +53,10 @@ TEST(CsvTest, QuotedFieldsMayHaveEndsOfLines) {
   const absl::Status open = Scan("a\nb,\"c\nd\n").status();
   EXPECT_EQ(ReasonOf(open), "DATA_DAMAGED");
   EXPECT_EQ(open.message(), absl::StrCat("data.csv.path: ", testing::TempDir(),
-                                         "/x.csv: at byte 2: a quote is not closed"));
+                                         "/x.csv: record 1 at byte 2: a quote is not closed"));
+  const absl::Status of_header = Scan("\"a\nb\n", {.has_header = true}).status();
+  EXPECT_EQ(of_header.message(), absl::StrCat("data.csv.path: ", testing::TempDir(),
+                                              "/x.csv: at byte 0: a quote is not closed"));
 }
 
 TEST(CsvTest, LinesMayBeLongerThanAReadButNotEndless) {

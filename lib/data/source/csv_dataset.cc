@@ -183,7 +183,6 @@ MaybeFault Fill(const CsvColumns& input, const std::vector<absl::string_view>& f
 // The columns that all files have.
 struct CsvLayout {
   CsvFormat format;
-  bool has_header = false;
   std::vector<std::string> names;  // empty: the columns have only numbers
   size_t columns = 0;
 
@@ -381,7 +380,9 @@ absl::StatusOr<std::vector<std::string>> FirstLine(const DataFile& file, const C
       ScanCsv(file, format, field, [&](int64_t offset, absl::string_view line) -> absl::Status {
         CsvSplitter splitter;
         const absl::string_view fault = splitter.Split(line, format);
-        if (!fault.empty()) return DataDamaged(field, file.path(), 0, offset, fault);
+        if (!fault.empty()) {
+          return DataDamaged(field, file.path(), format.has_header ? -1 : 0, offset, fault);
+        }
         for (const absl::string_view text : splitter.fields()) fields.emplace_back(text);
         return absl::CancelledError();  // ends the scan
       });
@@ -413,13 +414,13 @@ absl::StatusOr<CsvLayout> LayoutOf(const v1::CsvData& csv, const CsvLines& lines
     return std::all_of(input.second.columns().begin(), input.second.columns().end(),
                        IsNumberOrRange);
   };
-  layout.has_header =
+  layout.format.has_header =
       !csv.criteo() &&
       (csv.has_header() ? csv.header()
                         : !std::all_of(csv.inputs().begin(), csv.inputs().end(), numbers));
   ASSIGN_OR_RETURN(std::vector<std::string> fields, FirstLine(*first, layout.format, lines.field));
   layout.columns = fields.size();
-  if (layout.has_header) layout.names = std::move(fields);
+  if (layout.format.has_header) layout.names = std::move(fields);
   if (csv.criteo()) {
     layout.names = CriteoColumns();
     if (layout.columns != layout.names.size()) {
@@ -435,7 +436,7 @@ absl::Status IndexFile(const DataFile& file, const CsvLayout& layout, const std:
                        RecordIndex::Builder& builder, int64_t& bytes_left) {
   builder.AddFile(file.path(), file.bytes(), file.modified_ns());
   const int64_t bytes_max = bytes_left;
-  bool is_header = layout.has_header;
+  bool is_header = layout.format.has_header;
   CsvSplitter splitter;
   return ScanCsv(
       file, layout.format, field, [&](int64_t offset, absl::string_view line) -> absl::Status {
@@ -461,7 +462,7 @@ absl::Status IndexLines(CsvLines& lines, const CsvLayout& layout, const std::str
                         int64_t& bytes_left) {
   const std::string key =
       absl::StrCat("csv separator=", static_cast<int>(layout.format.separator),
-                   " quotes=", layout.format.has_quotes, " header=", layout.has_header);
+                   " quotes=", layout.format.has_quotes, " header=", layout.format.has_header);
   if (!folder.empty()) {
     auto loaded = RecordIndex::Load(folder, key, lines.listed);
     if (loaded.ok()) {
@@ -656,8 +657,9 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenCsvDataset(const v1::DataSpec
   RETURN_IF_ERROR(IndexLines(training, layout, options.index_folder, bytes_left));
   const int64_t all = training.index->samples();
   const int64_t samples = all - std::llround(all * csv.holdout());
+  if (all == 0) return DataTooSmall("data.csv.path", absl::StrCat(csv.path(), ": holds no sample"));
   if (samples < 1) {
-    return DataTooSmall(all == 0 ? "data.csv.path" : "data.csv.holdout",
+    return DataTooSmall("data.csv.holdout",
                         absl::StrCat("leaves none of ", all, " lines to train on"));
   }
   std::optional<CsvLines> evaluation;

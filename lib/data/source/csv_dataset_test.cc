@@ -342,10 +342,10 @@ TEST_F(CsvDatasetTest, RefusesOtherFiles) {
   Write("a.csv", "\n\n");
   EXPECT_EQ(Fault(), absl::StrCat("data.csv.path: ", folder_, "/a.csv: has no line"));
   Write("a.csv", "class,width,color,shape,height\n");
-  EXPECT_EQ(Fault(), "data.csv.path: leaves none of 0 lines to train on");
+  EXPECT_EQ(Fault(), absl::StrCat("data.csv.path: ", folder_, "/a.csv: holds no sample"));
   Write("a.csv", "class,width,color,shape,height\n\"");
-  EXPECT_EQ(Fault(),
-            absl::StrCat("data.csv.path: ", folder_, "/a.csv: at byte 31: a quote is not closed"));
+  EXPECT_EQ(Fault(), absl::StrCat("data.csv.path: ", folder_,
+                                  "/a.csv: record 0 at byte 31: a quote is not closed"));
   csv().set_path(folder_ + "/b.csv");
   EXPECT_EQ(ReasonOf(Open().status()), "DATA_NOT_FOUND");
 }
