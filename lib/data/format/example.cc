@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "glog/logging.h"
@@ -32,6 +33,7 @@ using WireBytes = absl::Span<const std::byte>;
 enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
 
 constexpr int kVarintBytesMax = 10;
+constexpr size_t kFeaturesShown = 20, kNameBytesShown = 60;  // in a message
 constexpr char kEndsEarly[] = "a field ends after the end of its message";
 constexpr char kBadVarint[] = "a number has no end";
 
@@ -342,9 +344,15 @@ absl::StatusOr<std::map<std::string, Feature>> AllFeatures(absl::Span<const std:
 
 absl::StatusOr<std::string> DescribeFeatures(absl::Span<const std::byte> example) {
   ASSIGN_OR_RETURN(const auto features, AllFeatures(example));
-  return absl::StrJoin(features, ", ", [](std::string* text, const auto& entry) {
-    absl::StrAppend(text, entry.first, " (", ToText(entry.second.kind), ")");
-  });
+  std::vector<std::string> shown;
+  for (const auto& [name, feature] : features) {
+    if (shown.size() == kFeaturesShown) break;
+    shown.push_back(absl::StrCat(absl::CHexEscape(name.substr(0, kNameBytesShown)), " (",
+                                 ToText(feature.kind), ")"));
+  }
+  const size_t others = features.size() - shown.size();
+  return absl::StrCat(absl::StrJoin(shown, ", "),
+                      others == 0 ? "" : absl::StrCat(" and ", others, " more"));
 }
 
 absl::StatusOr<int64_t> ReadFloats(const Feature& feature, absl::Span<float> to) {

@@ -58,8 +58,8 @@ class FeatureFinder {
 // Returns all features by name. They refer to the bytes of `example`.
 absl::StatusOr<std::map<std::string, Feature>> AllFeatures(absl::Span<const std::byte> example);
 
-// Returns the names and kinds of all features, sorted: "image (bytes), label (integers)". For
-// messages.
+// Returns the names and kinds of the first features, sorted: "image (bytes), label (integers)", and
+// how many others there are. For messages.
 absl::StatusOr<std::string> DescribeFeatures(absl::Span<const std::byte> example);
 
 // Each copies the first values of a list that is of the kind, up to the size of `to`. Returns how

@@ -141,6 +141,12 @@ TEST(ExampleTest, DescribesAllFeatures) {
   EXPECT_EQ(DescribeFeatures(BytesOf(Message().SerializeAsString())).value(),
             "a longer name of floats (floats), empty (integers), ids (integers), image (bytes), "
             "nothing (empty)");
+  wire::Example many;
+  for (int i = 0; i < 25; ++i) {
+    (*many.mutable_features()->mutable_feature())[absl::StrCat(std::string(100, 'f'), 100 + i)];
+  }
+  EXPECT_THAT(DescribeFeatures(BytesOf(many.SerializeAsString())).value(),
+              testing::EndsWith(absl::StrCat(std::string(60, 'f'), " (empty) and 5 more")));
 }
 
 TEST(ExampleTest, FindsManyNamesOfAllLengths) {

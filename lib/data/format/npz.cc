@@ -92,7 +92,7 @@ class DirectoryReader {
     std::vector<ZipMember> members;
     absl::Span<const std::byte> rest = bytes;
     for (uint64_t i = 0; i < directory.entries; ++i) {
-      ASSIGN_OR_RETURN(ZipMember member, ReadEntry(rest));
+      ASSIGN_OR_RETURN(ZipMember member, ReadEntry(rest, directory.end - std::ssize(rest)));
       members.push_back(std::move(member));
     }
     if (!rest.empty()) return Invalid("bytes follow the last member of the directory");
@@ -151,15 +151,20 @@ class DirectoryReader {
                      .end = static_cast<int64_t>(offset)};
   }
 
-  // Takes the next entry from `rest`.
-  absl::StatusOr<ZipMember> ReadEntry(absl::Span<const std::byte>& rest) const {
+  // Takes the next entry from `rest`, which is at this offset of the file.
+  absl::StatusOr<ZipMember> ReadEntry(absl::Span<const std::byte>& rest,
+                                      int64_t offset_of_entry) const {
+    const auto unreadable = [&] {
+      return Invalid(
+          absl::StrCat("the directory of the archive cannot be read at byte ", offset_of_entry));
+    };
     const Fields fields(rest);
     if (std::ssize(rest) < kDirectoryEntryBytes || fields.U32(0) != kDirectoryEntry) {
-      return Invalid("the directory of the archive cannot be read");
+      return unreadable();
     }
     const size_t name_bytes = fields.U16(28), extra_bytes = fields.U16(30);
     const size_t bytes = kDirectoryEntryBytes + name_bytes + extra_bytes + fields.U16(32);
-    if (bytes > rest.size()) return Invalid("the directory of the archive cannot be read");
+    if (bytes > rest.size()) return unreadable();
     ZipMember member{.flags = fields.U16(8), .method = fields.U16(10), .crc = fields.U32(16)};
     const auto* text = reinterpret_cast<const char*>(rest.data());
     member.name.assign(text + kDirectoryEntryBytes, name_bytes);

@@ -280,9 +280,9 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenArrayDataset(
     const int64_t rows = columns.back().array->header().shape[0];
     const int64_t first = columns[0].array->header().shape[0];
     if (rows != first) {
-      return DataInvalid(
-          FieldOf(options, graph.inputs(i).name()),
-          absl::StrCat(rows, " samples, but ", graph.inputs(0).name(), " has ", first));
+      return DataInvalid(FieldOf(options, graph.inputs(i).name()),
+                         absl::StrCat(columns.back().array->place(), ": ", rows, " samples, but ",
+                                      graph.inputs(0).name(), " has ", first));
     }
   }
   if (columns.empty()) return DataInvalid(options.field, "the model reads no data");

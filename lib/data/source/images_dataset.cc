@@ -76,7 +76,8 @@ class ImageTable {
 
 // The images of one path.
 struct LabelledFiles {
-  std::string folder;
+  std::string source;              // that the job names: a folder or a list
+  std::string folder;              // where paths begin
   std::string field;               // that errors name
   std::vector<std::string> names;  // of the folders, by label; empty for a list
   ImageTable images;
@@ -136,7 +137,7 @@ absl::Status AddClass(LabelledFiles& to, int32_t label, int64_t held_bytes_max) 
 
 absl::StatusOr<LabelledFiles> ReadFolders(const std::string& folder, absl::string_view field,
                                           int64_t held_bytes_max) {
-  LabelledFiles files{.folder = folder, .field = std::string(field)};
+  LabelledFiles files{.source = folder, .folder = folder, .field = std::string(field)};
   ASSIGN_OR_RETURN(files.names, ListFolders(folder, field));
   if (files.names.empty()) {
     return DataInvalid(field, absl::StrCat(folder, ": has no folder; each class needs one"));
@@ -178,7 +179,7 @@ absl::Status AddLine(LabelledFiles& to, absl::string_view line) {
 
 absl::StatusOr<LabelledFiles> ReadList(const std::string& list, const std::string& folder,
                                        absl::string_view field, int64_t held_bytes_max) {
-  LabelledFiles files{.folder = folder, .field = std::string(field)};
+  LabelledFiles files{.source = list, .folder = folder, .field = std::string(field)};
   ASSIGN_OR_RETURN(const auto file, DataFile::Open(list, field));
   if (file->bytes() > kListBytesMax) return DataTooLarge(field, list, kListBytesMax);
   std::string rest;  // a line that the last piece has begun
@@ -290,7 +291,7 @@ class ImagesDataset : public Dataset {
     const std::string path = from.path(image);
     thread_local std::vector<std::byte> bytes;
     const absl::Cleanup free = [] { FreeIfLarge(bytes); };
-    RETURN_IF_ERROR(ReadFile(path, from.field, bytes));
+    RETURN_IF_ERROR(ReadFile(path, from.field, image, bytes));
     const auto to = absl::MakeSpan(
         reinterpret_cast<uint8_t*>(rows_.input(rows).data()) + row * pixels_, pixels_);
     const absl::Status made =
@@ -299,7 +300,7 @@ class ImagesDataset : public Dataset {
     return DataDamaged(from.field, path, image, 0, made.message());
   }
 
-  static absl::Status ReadFile(const std::string& path, const std::string& field,
+  static absl::Status ReadFile(const std::string& path, const std::string& field, int64_t image,
                                std::vector<std::byte>& bytes) {
     std::shared_ptr<const DataFile> file;
     {
@@ -308,7 +309,7 @@ class ImagesDataset : public Dataset {
     }
     if (file->bytes() > kImageFileBytesMax) {
       return DataDamaged(
-          field, path, -1, 0,
+          field, path, image, 0,
           absl::StrCat("has ", file->bytes(), " bytes; an image has at most ", kImageFileBytesMax));
     }
     const StageScope scope(InputStage::kRead);
@@ -342,7 +343,7 @@ absl::Status CheckModel(const v1::Graph& graph) {
 
 absl::Status CheckClasses(const LabelledFiles& files, const InputUse& use) {
   if (files.classes <= use.limit) return absl::OkStatus();
-  return DataInvalid(files.field, absl::StrCat(files.folder, ": ", files.classes,
+  return DataInvalid(files.field, absl::StrCat(files.source, ": ", files.classes,
                                                " classes do not fit the model's ", use.limit,
                                                ": set model.zoo.args.classes to ", files.classes));
 }

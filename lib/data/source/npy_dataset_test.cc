@@ -237,7 +237,7 @@ TEST_F(NpyDatasetTest, FilesMustFitTheModel) {
   Fill("images", Npy("<f4", "10, 6", UpTo<float>(60)));
   EXPECT_TRUE(absl::StrContains(Fault(), "[10, 6] but the model's images is [-1, 2, 3]"));
   Fill("images", Npy("<f4", "9, 2, 3", UpTo<float>(54)));
-  EXPECT_EQ(Fault(), "data.npy.inputs.tokens: 10 samples, but images has 9");
+  EXPECT_TRUE(absl::StrContains(Fault(), ": 10 samples, but images has 9")) << Fault();
   Fill("images", Npy("<f4", "0, 2, 3", UpTo<float>(0)));
   EXPECT_EQ(Reason(), "DATA_TOO_SMALL");
   Fill("images", Npy("<f4", "10, 2, 3", UpTo<float>(60)));

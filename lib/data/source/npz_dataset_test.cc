@@ -155,7 +155,8 @@ TEST_F(NpzDatasetTest, ErrorsNameTheFileAndTheArray) {
   EXPECT_EQ(Fault(), absl::StrCat("data.npz.inputs.classes: ", path,
                                   ": array 'labels': 4 in row 7; the model takes 0 to 3"));
   arrays_["labels"] = Npy("<i8", "9,", std::vector<int64_t>(9));
-  EXPECT_EQ(Fault(), "data.npz.inputs.classes: 9 samples, but x has 10");
+  EXPECT_EQ(Fault(), absl::StrCat("data.npz.inputs.classes: ", path,
+                                  ": array 'labels': 9 samples, but x has 10"));
   arrays_["images"] = Npy("<f4", "10, 4", UpTo<float>(40));
   EXPECT_EQ(Fault(), absl::StrCat("data.npz.inputs.x: ", path,
                                   ": array 'images': [10, 4] but the model's "

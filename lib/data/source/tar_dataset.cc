@@ -555,25 +555,35 @@ std::string KeyOf(const std::vector<TarColumn>& columns) {
   return key;
 }
 
+// Returns "/data/a.tar: record 12 at byte 3456".
+std::string PlaceOf(const RecordIndex& index, int64_t sample, size_t slot) {
+  const RecordIndex::Place place = index.at(sample, static_cast<int>(slot));
+  int64_t record = sample;
+  for (int32_t i = 0; i < place.file; ++i) record -= index.files()[i].samples;
+  return absl::StrCat(index.files()[place.file].path, ": record ", record, " at byte ",
+                      place.offset);
+}
+
 // Checks that the model accepts every number of the index.
 absl::Status CheckLabels(const RecordIndex& index, const std::vector<TarColumn>& columns) {
-  for (const TarColumn& column : columns) {
+  for (size_t slot = 0; slot < columns.size(); ++slot) {
+    const TarColumn& column = columns[slot];
     if (column.label < 0 || column.dtype != v1::DTYPE_I32) continue;
-    int64_t largest = -1;
+    int64_t largest = -1, sample_of_largest = 0;
     for (int64_t i = 0; i < index.samples(); ++i) {
       const int32_t label = index.label(i, column.label);
       if (label == kNoLabel || column.use.Takes(label)) continue;
       if (label < 0 || !column.use.is_bounded()) {
         return DataInvalid(column.field,
-                           absl::StrCat("sample ", i, ": ", NumberFault(column, label)));
+                           absl::StrCat(PlaceOf(index, i, slot), ": ", NumberFault(column, label)));
       }
-      largest = std::max<int64_t>(largest, label);
+      if (label > largest) largest = label, sample_of_largest = i;
     }
     if (largest < 0) continue;
-    return DataInvalid(
-        column.field,
-        absl::StrCat("numbers up to ", largest, " do not fit the model's ", column.use.limit,
-                     " classes: set model.zoo.args.classes to ", largest + 1));
+    return DataInvalid(column.field,
+                       absl::StrCat(PlaceOf(index, sample_of_largest, slot), ": numbers up to ",
+                                    largest, " do not fit the model's ", column.use.limit,
+                                    " classes: set model.zoo.args.classes to ", largest + 1));
   }
   return absl::OkStatus();
 }

@@ -172,8 +172,9 @@ TEST_F(TarDatasetTest, ChecksThePathsAndTheArchives) {
 TEST_F(TarDatasetTest, ChecksNumbersAgainstTheModel) {
   Write("a.tar", Sample("0", 'a', "1") + Sample("1", 'a', "12"));
   EXPECT_EQ(Labels(),
-            "DATA_INVALID data.tar.inputs.target: numbers up to 12 do not fit the "
-            "model's 10 classes: set model.zoo.args.classes to 13");
+            absl::StrCat("DATA_INVALID data.tar.inputs.target: ", folder_,
+                         "/a.tar: record 1 at byte 3584: numbers up to 12 do not fit the model's "
+                         "10 classes: set model.zoo.args.classes to 13"));
   Write("a.tar", Sample("0", 'a', "-1"));
   EXPECT_THAT(Labels(), HasSubstr("-1 is not in the model's range, 0 to 9"));
 }

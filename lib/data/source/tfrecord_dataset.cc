@@ -361,9 +361,10 @@ absl::Status CheckFeatures(const RecordSet& records, const ExampleRows& rows) {
   }
   for (size_t i = 0; i < seen.size(); ++i) {
     if (seen[i]) continue;
-    return DataInvalid(rows.features()[i].field,
-                       absl::StrCat("no feature '", rows.features()[i].name, "' in the first ",
-                                    searched, " records; the first one has: ", first));
+    return DataInvalid(
+        rows.features()[i].field,
+        absl::StrCat(records.index().files()[0].path, ": no feature '", rows.features()[i].name,
+                     "' in the first ", searched, " records; the first one has: ", first));
   }
   return absl::OkStatus();
 }

@@ -457,9 +457,10 @@ TEST_F(TfrecordDatasetTest, AFeatureThatNoRecordHasIsRefused) {
   auto& inputs = *spec_.mutable_tfrecord()->mutable_inputs();
   inputs["ids"].mutable_variable()->set_feature("input_id");
   EXPECT_EQ(Fault(),
-            "data.tfrecord.inputs.ids: no feature 'input_id' in the first 10 records; the first "
-            "one has: input_ids (integers), numbers (floats), positions (integers), values "
-            "(integers), weights (floats)");
+            absl::StrCat("data.tfrecord.inputs.ids: ", Path(),
+                         ": no feature 'input_id' in the first 10 records; the first one has: "
+                         "input_ids (integers), numbers (floats), positions (integers), values "
+                         "(integers), weights (floats)"));
 }
 
 TEST_F(TfrecordDatasetTest, RulesMustFitTheModel) {
