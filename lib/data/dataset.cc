@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
+#include "lib/data/image_rows.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -25,6 +27,16 @@ absl::StatusOr<int64_t> CountByReading(const Dataset::Target& target, int64_t sa
     counted += CountTargets(target.use, rows[target.input]);
   }
   return counted;
+}
+
+bool HasImages(const v1::DataSpec& data) {
+  const auto has_image = [](const auto& inputs) {
+    return std::ranges::any_of(inputs, [](const auto& input) { return input.second.has_image(); });
+  };
+  return data.has_images() || has_image(data.tfrecord().inputs()) ||
+         has_image(data.tar().inputs()) ||
+         std::ranges::any_of(data.mixture().parts(),
+                             [](const v1::MixturePart& part) { return HasImages(part.data()); });
 }
 
 }  // namespace
@@ -62,7 +74,9 @@ v1::DatasetFacts FactsOf(const Dataset& dataset, const v1::DataSpec& data, const
   v1::DatasetFacts facts;
   facts.set_samples(dataset.samples());
   facts.set_evaluation_samples(dataset.evaluation_samples());
-  facts.set_fingerprint(dataset.fingerprint());
+  std::string fingerprint = dataset.fingerprint();
+  if (HasImages(data)) absl::StrAppend(&fingerprint, ":pixels-", kImageRowsVersion);
+  facts.set_fingerprint(fingerprint);
   for (const int64_t samples : dataset.part_samples()) facts.add_part_samples(samples);
   if (!data.shuffle().has_block()) return facts;
   int64_t bytes = dataset.mean_stored_bytes();

@@ -82,8 +82,9 @@ class Dataset {
 // Returns the bytes of one sample of each graph input, as the dataset reads it.
 std::vector<int64_t> RowBytes(const Dataset& dataset, const v1::Graph& graph);
 
-// Returns what the order of samples depends on, and what must be equal on all workers. With block
-// shuffle a block has as many samples as the job says, otherwise as many as take 8 MiB.
+// Returns what the order of samples depends on, and what must be equal on all workers. The
+// fingerprint of data with images ends with the version of their pixels (kImageRowsVersion). With
+// block shuffle a block has as many samples as the job says, otherwise as many as take 8 MiB.
 v1::DatasetFacts FactsOf(const Dataset& dataset, const v1::DataSpec& data, const v1::Graph& graph);
 
 }  // namespace muster

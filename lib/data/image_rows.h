@@ -15,6 +15,11 @@
 
 namespace muster {
 
+// The version of all code that makes pixels from the bytes of an image file. It goes up whenever
+// the same file, sample and transforms give other pixels, also if an image library does that. It is
+// part of fingerprints (see FactsOf()), so workers of different versions do not train together.
+inline constexpr int kImageRowsVersion = 1;
+
 // Immutable; threads may share it. A row is planar uint8 [channels, height, width].
 class ImageRows {
  public:

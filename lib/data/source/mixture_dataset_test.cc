@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "lib/data/data_fault.h"
+#include "lib/data/image_rows.h"
 #include "lib/data/sample_bytes.h"
 #include "lib/data/source/open_dataset.h"
 #include "lib/status/field_fault.h"
@@ -181,6 +183,27 @@ TEST(MixtureDatasetTest, AJobOpensThePartsOfItsMixture) {
   spec.mutable_mixture()->mutable_parts(1)->mutable_data()->mutable_linear()->set_samples(0);
   EXPECT_EQ(FaultsOf(OpenDataset(spec, graph).status()).at(0).field,
             "data.mixture.parts[1].data.linear.samples");
+}
+
+TEST(MixtureDatasetTest, TheFingerprintOfImagesHasTheVersionOfTheirPixels) {
+  const auto dataset = Mix({{.samples = 1, .fingerprint = "a"}, {.samples = 1}}).value();
+  const auto added = [&](const v1::DataSpec& data) {
+    const std::string whole = FactsOf(*dataset, data, GraphOfRows()).fingerprint();
+    return std::string(absl::StripPrefix(whole, dataset->fingerprint()));
+  };
+  v1::DataSpec images, tfrecord, tar, mixture;
+  images.mutable_images();
+  v1::ExampleInput& example = (*tfrecord.mutable_tfrecord()->mutable_inputs())["input"];
+  v1::TarInput& member = (*tar.mutable_tar()->mutable_inputs())["input"];
+  mixture.mutable_mixture()->add_parts()->mutable_data()->mutable_text();
+  v1::DataSpec& part = *mixture.mutable_mixture()->add_parts()->mutable_data();
+  for (const v1::DataSpec& data : {tfrecord, tar, mixture}) EXPECT_EQ(added(data), "");
+  example.mutable_image();
+  member.mutable_image();
+  part = images;
+  for (const v1::DataSpec& data : {images, tfrecord, tar, mixture}) {
+    EXPECT_EQ(added(data), absl::StrCat(":pixels-", kImageRowsVersion));
+  }
 }
 
 TEST(MixtureDatasetTest, FactsHaveThePartsAndTheBlock) {
