@@ -36,6 +36,11 @@ std::string Join(absl::string_view folder, absl::string_view name) {
   return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", name);
 }
 
+// Finds the facts of a path after links. Returns 0 or an error number.
+int Stat(const std::string& path, struct stat& facts) {
+  return TryThreeTimes([&] { return stat(path.c_str(), &facts) != 0 ? errno : 0; });
+}
+
 // Calls `visit` for each entry of a folder, with its facts after links.
 absl::Status VisitEntries(const std::string& path, absl::string_view field,
                           absl::FunctionRef<bool(const char* name)> selects,
@@ -160,7 +165,7 @@ std::string NearestContent(std::string path) {
     path = slash == std::string::npos ? "" : path.substr(0, std::max<size_t>(slash, 1));
     std::vector<std::string> names;
     struct stat facts;
-    if (stat(path.empty() ? "." : path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode)) {
+    if (Stat(path.empty() ? "." : path, facts) == 0 && S_ISDIR(facts.st_mode)) {
       const Folder folder(opendir(path.empty() ? "." : path.c_str()));
       if (folder == nullptr) return "";
       while (const dirent* entry = readdir(folder.get())) {
@@ -195,10 +200,13 @@ class FileLister {
 
   absl::StatusOr<std::vector<ListedFile>> List(const std::string& path) {
     struct stat facts;
-    if (stat(path.c_str(), &facts) == 0) {
+    const int unknown = Stat(path, facts);
+    if (unknown == 0) {
       RETURN_IF_ERROR(AddNamed(path, facts));  // also a name with braces or stars
+    } else if (IsStorageFault(unknown)) {
+      return DataPathFault(field_, path, unknown);
     } else if (path.find_first_of("*?{") == std::string::npos) {
-      if (errno != ENOENT) return DataPathFault(field_, path, errno);
+      if (unknown != ENOENT) return DataPathFault(field_, path, unknown);
       return NothingMatches(field_, path, "no such file or folder");
     } else {
       ASSIGN_OR_RETURN(const std::vector<std::string> patterns,
@@ -250,10 +258,9 @@ class FileLister {
     if (special == absl::string_view::npos) {
       const std::string path = Join(folder, pattern);
       struct stat facts;
-      if (stat(path.c_str(), &facts) != 0) {
-        if (errno == ENOENT || errno == ENOTDIR) return absl::OkStatus();
-        return DataPathFault(field_, path, errno);
-      }
+      const int unknown = Stat(path, facts);
+      if (unknown == ENOENT || unknown == ENOTDIR) return absl::OkStatus();
+      if (unknown != 0) return DataPathFault(field_, path, unknown);
       return AddNamed(path, facts);
     }
     const size_t slash = pattern.rfind('/', special);
@@ -263,8 +270,8 @@ class FileLister {
       pattern.remove_prefix(slash + 1);
     }
     struct stat facts;
-    if (stat(base.empty() ? "." : base.c_str(), &facts) != 0) {
-      return IsStorageFault(errno) ? DataPathFault(field_, base, errno) : absl::OkStatus();
+    if (const int unknown = Stat(base.empty() ? "." : base, facts); unknown != 0) {
+      return IsStorageFault(unknown) ? DataPathFault(field_, base, unknown) : absl::OkStatus();
     }
     if (!S_ISDIR(facts.st_mode)) return absl::OkStatus();
     const size_t end = pattern.find('/');
@@ -304,7 +311,9 @@ absl::Status VisitFiles(
   absl::flat_hash_set<FolderId> seen;
   std::vector<std::string> names = {""};  // of folders to visit, relative to `folder`
   struct stat top;
-  if (stat(folder.c_str(), &top) != 0) return DataPathFault(field, folder, errno);
+  if (const int unknown = Stat(folder, top); unknown != 0) {
+    return DataPathFault(field, folder, unknown);
+  }
   seen.insert({top.st_dev, top.st_ino});
   while (!names.empty()) {
     const std::string inner = std::move(names.back());
