@@ -116,7 +116,11 @@ void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, const SpecCheckC
     return;
   }
   const auto samples = CheckDataset(spec.data(), graph, context.data_bytes_max);
-  if (absl::IsResourceExhausted(samples.status())) {
+  if (absl::IsUnavailable(samples.status())) {
+    // The storage may be away for a moment, or from this machine alone. Workers try it again.
+    warnings.push_back(
+        absl::StrCat(samples.status().message(), "; the workers alone will check the data"));
+  } else if (absl::IsResourceExhausted(samples.status())) {
     warnings.push_back(absl::StrCat(samples.status().message(),
                                     " while a job is submitted; the workers alone will check the "
                                     "data"));
