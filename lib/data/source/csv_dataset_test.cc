@@ -149,6 +149,13 @@ TEST_F(CsvDatasetTest, NumbersAreMadeLogarithmsAndScaled) {
                                      static_cast<float>(2 * std::log1p(2.0) - 1)));
 }
 
+TEST_F(CsvDatasetTest, AScaleOfZeroIsNotTheDefault) {
+  Use("x", {"2", "5"}).mutable_number()->set_scale(0);
+  EXPECT_THAT(Read(0).x, ElementsAre(0, 0));
+  Use("x", {"2", "5"}).mutable_number()->clear_scale();
+  EXPECT_THAT(Read(0).x, ElementsAre(1.5, 2));
+}
+
 TEST_F(CsvDatasetTest, HashesHaveRangesOfTheirOwnPerColumn) {
   v1::CsvHash& hash = *Use("categories", {"color", "shape"}).mutable_hash();
   hash.set_buckets(500);

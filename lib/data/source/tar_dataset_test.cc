@@ -114,6 +114,23 @@ TEST_F(TarDatasetTest, MembersOfOneBaseNameAreASample) {
   EXPECT_EQ(batch.pixels[47], 'c');
 }
 
+TEST_F(TarDatasetTest, IsSlowIfItDecodesImages) {
+  Write("a.tar", TarMemberBytes("0.jpg", Image('a')) + TarMemberBytes("0.cls", "1") +
+                     TarMemberBytes("0.json", R"({"pixels": [1,2,3,4,5,6,7,8,9,10,11,12]})"));
+  EXPECT_TRUE(Open().value()->is_slow());
+  v1::TarInput& input = (*spec_.mutable_tar()->mutable_inputs())["input"];
+  input.set_extension("json");
+  input.mutable_json()->set_field("pixels");
+  EXPECT_FALSE(Open().value()->is_slow());
+}
+
+TEST_F(TarDatasetTest, StoredBytesAreThoseOfTheFilesPerSample) {
+  Write("a.tar", Sample("0", 'a', "1") + Sample("1", 'a', "1"));
+  Write("b.tar", Sample("2", 'a', "1"));
+  // A sample has two members of two blocks, and each file an end of two blocks.
+  EXPECT_EQ(Open().value()->mean_stored_bytes(), (3 * 4 + 2 * 2) * 512 / 3);
+}
+
 TEST_F(TarDatasetTest, TheFirstOfTheExtensionsCounts) {
   for (const bool png_first : {false, true}) {
     const std::string jpg = TarMemberBytes("0.jpg", Image('j'));

@@ -463,6 +463,14 @@ TEST_F(TfrecordDatasetTest, AFeatureThatNoRecordHasIsRefused) {
                          "(integers), weights (floats)"));
 }
 
+TEST_F(TfrecordDatasetTest, AFillOfZeroIsNotTheDefault) {
+  Write({Example(2)});
+  auto& scatter = *(*spec_.mutable_tfrecord()->mutable_inputs())["targets"].mutable_scatter();
+  EXPECT_THAT(Rows(*Open().value(), {0}), testing::EndsWith(" -100 -100 2 -100\n"));
+  scatter.set_fill(0);
+  EXPECT_THAT(Rows(*Open().value(), {0}), testing::EndsWith(" 0 0 2 0\n"));
+}
+
 TEST_F(TfrecordDatasetTest, RulesMustFitTheModel) {
   WriteSamples(0, 10);
   auto& inputs = *spec_.mutable_tfrecord()->mutable_inputs();
