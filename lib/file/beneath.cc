@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -76,16 +75,6 @@ int OpenByComponents(int root, const std::string& relative) {
     errno = error_number;
   }
   return folder;
-}
-
-// Takes the descriptor of anything, and keeps it if it is a regular file. -1: see errno.
-OpenedFile KeepRegular(int descriptor) {
-  if (descriptor < 0) return {.error_number = errno};
-  struct stat facts;
-  const int error_number = fstat(descriptor, &facts) != 0 ? errno : 0;
-  if (error_number == 0 && S_ISREG(facts.st_mode)) return {.descriptor = descriptor};
-  close(descriptor);
-  return {.error_number = error_number};
 }
 
 // Resolves all links first, and then opens the result without following any.

@@ -11,6 +11,10 @@ struct OpenedFile {
   int error_number = 0;  // why not; 0: it is not a regular file
 };
 
+// Takes the descriptor of anything that was opened. Keeps it if it is a regular file, and closes it
+// otherwise. If it is -1, errno says why.
+OpenedFile KeepRegular(int descriptor);
+
 // Opens `path` for reading, with close-on-exec. Never blocks on a pipe or a device.
 OpenedFile OpenRegularFile(const std::string& path);
 

@@ -17,7 +17,6 @@ namespace {
 
 constexpr int kMixturePartsMin = 2;
 constexpr int kMixturePartsMax = 64;
-constexpr int kMixtureSlots = 65536;  // positions that the order of samples shares out by weight
 constexpr int64_t kWindowBlocksMax = 4096;
 constexpr int64_t kBlockSamplesMax = int64_t{1} << 31;
 
@@ -102,9 +101,9 @@ class DataCheck {
   void Part(const std::string& field, const v1::MixturePart& part, double share) {
     if (faults_.Positive(field + ".weight", part.weight(),
                          "the part's share of the samples is its weight by the sum of all") &&
-        share * kMixtureSlots < 1) {
+        share * limits::kMixtureSlots < 1) {
       faults_.Add(field + ".weight",
-                  absl::StrCat("must be at least 1/", kMixtureSlots,
+                  absl::StrCat("must be at least 1/", limits::kMixtureSlots,
                                " of the sum of all weights (is ", part.weight(), ")"));
     }
     const std::string data_field = field + ".data";
@@ -166,7 +165,8 @@ class DataCheck {
     faults_.InRange<int64_t>("data.shuffle.block.samples", block.samples(), 0, kBlockSamplesMax,
                              "0 takes as many as have 8 MiB");
     faults_.InRange<int64_t>("data.shuffle.block.window_blocks", block.window_blocks(), 0,
-                             kWindowBlocksMax, "16 is the default");
+                             kWindowBlocksMax,
+                             absl::StrCat(limits::kWindowBlocksDefault, " is the default"));
     const int64_t lanes = block.lanes(), batch = spec_.data().batch_size();
     if (lanes == 0) return;
     if (lanes < 0 || !absl::has_single_bit(static_cast<uint64_t>(lanes)) || batch % lanes != 0) {

@@ -106,7 +106,7 @@ void FillImage(v1::DataSpec& data) {
 
 // The order of samples depends on these, so an update of the job must not change them.
 void FillBlock(v1::BlockShuffle& block, int64_t batch_size, int64_t workers) {
-  if (block.window_blocks() == 0) block.set_window_blocks(16);
+  if (block.window_blocks() == 0) block.set_window_blocks(limits::kWindowBlocksDefault);
   if (block.lanes() != 0 || workers < 1 || workers > limits::kWorkersMax) return;
   int64_t lanes = static_cast<int64_t>(absl::bit_ceil(static_cast<uint64_t>(workers)));
   while (batch_size % lanes != 0) lanes /= 2;

@@ -158,6 +158,10 @@ inline constexpr int64_t kPathBytesMax = 4096;
 inline constexpr int64_t kLinearSamplesMax = int64_t{1} << 26;
 // Samples of data.synthetic. They are generated on demand, so they cost no memory.
 inline constexpr int64_t kSyntheticSamplesMax = int64_t{1} << 40;
+// Positions of a job that the weights of a mixture share out. A part needs one.
+inline constexpr int64_t kMixtureSlots = 65536;
+// data.shuffle.block.window_blocks. With blocks of 8 MiB a window is 128 MiB.
+inline constexpr int64_t kWindowBlocksDefault = 16;
 // Inputs that data.npy can fill, with one file each.
 inline constexpr int kGraphInputsMax = 64;
 // Length of a name in a model that a job file mentions.

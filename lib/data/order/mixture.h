@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "lib/limits/limits.h"
 
 namespace muster {
 
@@ -17,7 +18,7 @@ namespace muster {
 // begins. Pure and immutable; copies are cheap. A position takes O(1) time.
 class Mixture {
  public:
-  static constexpr int64_t kSlots = 65536;
+  static constexpr int64_t kSlots = limits::kMixtureSlots;
 
   // Returns the integers in proportion to `weights` that sum to kSlots: the remainders that
   // rounding down leaves go to the largest fractions. Returns INVALID_ARGUMENT, with the field at

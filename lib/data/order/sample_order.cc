@@ -9,13 +9,12 @@
 #include "glog/logging.h"
 #include "lib/data/order/permutation.h"
 #include "lib/data/order/random_stream.h"
+#include "lib/limits/limits.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 
 namespace muster {
 namespace {
-
-constexpr int64_t kWindowBlocks = 16;  // the default
 
 absl::Status OrderInvalid(absl::string_view field, absl::string_view message) {
   return AtField(WithReason(absl::InvalidArgumentError(message), "DATA_INVALID"), field);
@@ -39,14 +38,14 @@ absl::StatusOr<BlockOrder> BlockOrderOf(const v1::DataSpec& data, const v1::Data
         "data.shuffle.block.lanes",
         absl::StrCat("must divide data.batch_size = ", data.batch_size(), " (is ", lanes, ")"));
   }
-  return BlockOrder(
-      {.seed = data.seed(),
-       .samples = facts.samples(),
-       .epoch_samples = epoch_samples,
-       .batch_size = data.batch_size(),
-       .block_samples = block_samples,
-       .window_blocks = block.window_blocks() != 0 ? block.window_blocks() : kWindowBlocks,
-       .lanes = lanes});
+  return BlockOrder({.seed = data.seed(),
+                     .samples = facts.samples(),
+                     .epoch_samples = epoch_samples,
+                     .batch_size = data.batch_size(),
+                     .block_samples = block_samples,
+                     .window_blocks = block.window_blocks() != 0 ? block.window_blocks()
+                                                                 : limits::kWindowBlocksDefault,
+                     .lanes = lanes});
 }
 
 }  // namespace
