@@ -223,7 +223,9 @@ TEST(DataCheckTest, DefaultsFixWhatTheOrderAndThePixelsDependOn) {
     return spec.data().shuffle().block().lanes();
   };
   EXPECT_EQ(lanes(256, 0), 1) << "one worker is the default";
-  EXPECT_EQ(lanes(256, 5), 8);
+  EXPECT_EQ(lanes(256, 4), 4);
+  EXPECT_EQ(lanes(256, 3), 8) << "twice as many as 4";
+  EXPECT_EQ(lanes(256, 5), 16);
   EXPECT_EQ(lanes(12, 5), 4) << "8 does not divide the batch";
   EXPECT_EQ(lanes(7, 5), 1);
 

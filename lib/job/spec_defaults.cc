@@ -109,6 +109,9 @@ void FillBlock(v1::BlockShuffle& block, int64_t batch_size, int64_t workers) {
   if (block.window_blocks() == 0) block.set_window_blocks(limits::kWindowBlocksDefault);
   if (block.lanes() != 0 || workers < 1 || workers > limits::kWorkersMax) return;
   int64_t lanes = static_cast<int64_t>(absl::bit_ceil(static_cast<uint64_t>(workers)));
+  // The shares of other numbers of workers cut lanes. If lanes are half as large, workers share
+  // half as many blocks: three workers read a block 1.25 times instead of 1.5 times.
+  if (lanes != workers) lanes *= 2;
   while (batch_size % lanes != 0) lanes /= 2;
   block.set_lanes(lanes);
 }
