@@ -45,8 +45,6 @@ namespace {
 using google::protobuf::util::MessageDifferencer;
 
 constexpr int kReaderThreadsMax = 4;
-constexpr int kReaderNice = 5;
-constexpr int kSlowBatchesMax = 16;
 constexpr int kStepTrack = 99;  // of the trace; numbers below are devices, numbers above are chunks
 
 // Returns whether both plans have the same data set, with the same counts of targets.
@@ -477,7 +475,7 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
                        .left_out = {plan.left_out_batches().begin(), plan.left_out_batches().end()},
                        .batches = batches_,
                        .threads = ReaderThreads(),
-                       .nice = ReaderNice(),
+                       .nice = DeviceOfRows().is_cpu() ? NiceBesideCpu(*dataset_) : 0,
                        .cancelled = &cancelled_,
                        .trace = options_.tuning.trace,
                        .track = kStepTrack,
@@ -509,20 +507,14 @@ int Trainer::ReaderThreads() const {
   return DeviceOfRows().is_cpu() ? 1 : std::min(options_.threads_per_device, kReaderThreadsMax);
 }
 
-// Threads that decode beside a CPU device must not take its cores while it has a batch to compute.
-int Trainer::ReaderNice() const {
-  return dataset_->is_slow() && DeviceOfRows().is_cpu() ? kReaderNice : 0;
-}
-
-// Chooses the number of batches that are read ahead. More of them even out the times of slow
-// samples.
+// Chooses the number of batches that are read ahead.
 absl::Status Trainer::ShareInputMemory() {
   const v1::JobPlan& plan = *options_.plan;
   InputNeed need{.batch_bytes = BytesOfRows(plan.workers(ToInt(options_.rank)).samples(),
                                             RowBytes(*dataset_, plan.graph()))};
   for (const auto& lane : lanes_) need.evaluation_bytes += lane->evaluation_bytes();
-  const int most = dataset_->is_slow() ? kSlowBatchesMax : limits::kPrefetchBatchesMax;
-  ASSIGN_OR_RETURN(batches_, BatchesWithin(InputMemoryOf(plan.spec().data()), need, most));
+  ASSIGN_OR_RETURN(batches_,
+                   BatchesWithin(InputMemoryOf(plan.spec().data()), need, BatchesAhead(*dataset_)));
   return absl::OkStatus();
 }
 

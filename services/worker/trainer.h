@@ -144,7 +144,6 @@ class Trainer : public JobRunner {
   absl::Status MakeRing();
   ExchangeTuning TuningOfJob() const;
   int ReaderThreads() const;
-  int ReaderNice() const;
   absl::Status ShareInputMemory();
   void CountInput() ABSL_LOCKS_EXCLUDED(timing_mu_);
   Device& DeviceOfRows() const;

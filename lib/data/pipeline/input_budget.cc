@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "lib/engine/host_memory.h"
+#include "lib/limits/limits.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "lib/text/byte_size.h"
@@ -14,6 +15,8 @@ namespace muster {
 namespace {
 
 constexpr int64_t kDefaultBytesMax = int64_t{2} << 30;
+constexpr int kReaderNice = 5;
+constexpr int kSlowBatchesMax = 16;
 
 }  // namespace
 
@@ -21,6 +24,12 @@ InputMemory InputMemoryOf(const v1::DataSpec& data, const std::string& root) {
   if (data.memory_bytes() > 0) return {.bytes = data.memory_bytes()};
   return {.bytes = std::min(kDefaultBytesMax, HostBytesLimit(root) / 4), .is_default = true};
 }
+
+int BatchesAhead(const Dataset& dataset) {
+  return dataset.is_slow() ? kSlowBatchesMax : limits::kPrefetchBatchesMax;
+}
+
+int NiceBesideCpu(const Dataset& dataset) { return dataset.is_slow() ? kReaderNice : 0; }
 
 absl::StatusOr<int> BatchesWithin(const InputMemory& memory, const InputNeed& need, int most) {
   const int64_t left = memory.bytes - need.evaluation_bytes;

@@ -1,10 +1,11 @@
-// Bounds the batches that are read ahead.
+// Chooses what reading ahead may take: memory, batches and priority.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "lib/data/dataset.h"
 #include "proto/muster/v1/job.pb.h"
 
 namespace muster {
@@ -18,6 +19,14 @@ struct InputMemory {
 // Returns data.memory_bytes. By default a quarter of the memory that this process may use, at most
 // 2 GiB. `root` is the folder that contains /proc and /sys, for tests.
 InputMemory InputMemoryOf(const v1::DataSpec& data, const std::string& root = "");
+
+// Returns the most buffers for batches, including the one in use. More of them even out the times
+// of slow samples.
+int BatchesAhead(const Dataset& dataset);
+
+// Returns the nice value of threads that read beside a CPU device. Threads that decode must not
+// take the device's cores while it has a batch to compute.
+int NiceBesideCpu(const Dataset& dataset);
 
 struct InputNeed {
   int64_t batch_bytes = 0;       // of a worker's share of a batch
