@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "glog/logging.h"
+#include "lib/concurrency/steady_wait.h"
 
 namespace muster {
 
@@ -31,6 +32,11 @@ absl::Status BatchRing::Next() {
 int64_t BatchRing::next() const {
   absl::MutexLock lock(&mu_);
   return next_;
+}
+
+absl::Duration BatchRing::read_at() const {
+  absl::MutexLock lock(&mu_);
+  return slots_[(next_ - 1) % slots_.size()].read_at;
 }
 
 bool BatchRing::is_read() const {
@@ -81,7 +87,9 @@ void BatchRing::PartEnded(int64_t batch) {
   bool was_last;
   {
     absl::MutexLock lock(&mu_);
-    was_last = --SlotOf(batch).parts_left == 0;
+    Slot& slot = SlotOf(batch);
+    was_last = --slot.parts_left == 0;
+    if (was_last) slot.read_at = SteadyNow();
   }
   if (was_last && options_.ended) options_.ended(batch);
 }

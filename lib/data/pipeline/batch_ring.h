@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "lib/data/pipeline/decode_pool.h"
 
 namespace muster {
@@ -37,6 +38,9 @@ class BatchRing {
   absl::Status Next() ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the number of the batch that the next call of Next() awaits.
   int64_t next() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the steady time at which the last part of the batch next() - 1 ended. Requires: Next()
+  // has returned that batch.
+  absl::Duration read_at() const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns whether the batch next() is read without an error.
   bool is_read() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -45,7 +49,8 @@ class BatchRing {
     int64_t batch = -1;
     int64_t parts_left = 0;
     int64_t failed_part = std::numeric_limits<int64_t>::max();
-    absl::Status status;  // of failed_part
+    absl::Status status;     // of failed_part
+    absl::Duration read_at;  // once no parts are left
   };
 
   void BeginBatches();

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
+#include "lib/concurrency/steady_wait.h"
 
 namespace muster::batch_ring_test {
 namespace {
@@ -37,6 +38,28 @@ TEST(BatchRingTest, ReadsBatchesAheadIntoFreeSlots) {
     EXPECT_LE(begun, batch + 3) << "the slot of a batch in use is not free";
   }
   EXPECT_EQ(begun, 40);
+}
+
+TEST(BatchRingTest, TellsWhenABatchWasReadAndNotWhenItWasTaken) {
+  DecodePool pool(/*threads=*/1);
+  absl::Notification all_read;
+  BatchRing ring({.pool = &pool,
+                  .slots = 2,
+                  .first = 0,
+                  .end = 2,
+                  .begin = [](int64_t) { return 1; },
+                  .read = [](int64_t, int64_t) { return absl::OkStatus(); },
+                  .ended =
+                      [&](int64_t batch) {
+                        if (batch == 1) all_read.Notify();
+                      }});
+  all_read.WaitForNotification();
+  const absl::Duration before_taken = SteadyNow();
+  ASSERT_TRUE(ring.Next().ok());
+  const absl::Duration first = ring.read_at();
+  ASSERT_TRUE(ring.Next().ok());
+  EXPECT_LE(first, ring.read_at());
+  EXPECT_LE(ring.read_at(), before_taken);
 }
 
 // The thread of part 2 fails first. The error of part 1 is the one that every run gives.

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/data/dataset.h"
 #include "lib/data/input_use.h"
@@ -77,6 +78,10 @@ class InputPipeline {
   // or if reading it failed. The result is valid until Next() was called twice. Any number of
   // threads may call this.
   std::optional<InputBatch> Peek() const;
+
+  // Returns the steady time at which the batch of the last call of Next() was read. It may lie
+  // before that call. Requires: the call succeeded.
+  absl::Duration read_at() const { return ring_.read_at(); }
 
   // Returns the cost of reading since Create(), of all that pool() reads. Thread-safe. Does not set
   // `substituted`.
