@@ -9,11 +9,14 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/substitute.h"
 #include "cli/commands/completion.h"
 #include "cli/commands/session.h"
 #include "cli/framework/command.h"
 #include "docs/reference_page.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/struct.pb.h"
+#include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
 
 namespace muster::cli::commands_test {
@@ -132,6 +135,44 @@ TEST(CommandsTest, ConvertsDataAndReplacesFilesOnlyIfForced) {
   EXPECT_EQ(ExitOf({"data", "convert", out, in, "--force"}), 2) << "it is not compressed";
   EXPECT_EQ(ExitOf({"data", "convert", "/no/such/file", out}), 3);
   EXPECT_EQ(ExitOf({"data", "convert"}), 2);
+}
+
+TEST(CommandsTest, BenchDataCountsDamagedSamples) {
+  const std::string folder = ::testing::TempDir();
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::ofstream(absl::StrCat(folder, "/bench_data_", name)) << text;
+  };
+  write("classes.txt", "a\nb\n");
+  write("table.csv", "x,y,class\n1,2,a\n3,4,b\n5,no number,a\n7,8,b\n");
+  write("job.yaml", absl::Substitute(R"(name: table
+model: {zoo: {name: mlp, args: {inputs: 2, hidden: "4", classes: 2}}}
+data:
+  csv:
+    path: $0/bench_data_table.csv
+    inputs:
+      input: {columns: [x, y], number: {}}
+      target: {columns: [class], vocabulary: {path: $0/bench_data_classes.txt}}
+  batch_size: 2
+  shuffle: {block: {}}
+  damaged_max: 1
+training: {steps: 10, optimizer: {sgd: {learning_rate: 0.1}}}
+)",
+                                     folder));
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(ExitOf({"-o", "json", "bench", "data", folder + "/bench_data_job.yaml", "--seconds",
+                    "0.01", "--threads", "2"}),
+            0);
+  google::protobuf::Struct result;
+  ASSERT_TRUE(
+      google::protobuf::util::JsonStringToMessage(::testing::internal::GetCapturedStdout(), &result)
+          .ok());
+  const auto number = [&](const std::string& name) {
+    return result.fields().at(name).number_value();
+  };
+  EXPECT_EQ(number("samples"), 4);
+  EXPECT_EQ(number("threads"), 2);
+  EXPECT_GT(number("capacity_per_second"), 0);
+  EXPECT_GE(number("substituted"), 1) << "once in an epoch";
 }
 
 TEST(CommandsTest, TheCommandLineOverridesTheEnvironment) {

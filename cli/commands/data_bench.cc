@@ -15,17 +15,21 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "cli/data/paced_model.h"
 #include "cli/local/job_check.h"
 #include "google/protobuf/struct.pb.h"
 #include "lib/concurrency/cpu_quota.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/data/image/image_maker.h"
 #include "lib/data/order/sample_order.h"
+#include "lib/data/pipeline/input_budget.h"
 #include "lib/data/pipeline/input_pipeline.h"
 #include "lib/data/pipeline/row_layout.h"
 #include "lib/data/source/open_dataset.h"
 #include "lib/engine/backends/backends.h"
 #include "lib/graph/model/model.h"
 #include "lib/job/job_file.h"
+#include "lib/job/job_validation.h"
 #include "lib/status/status.h"
 #include "lib/text/byte_size.h"
 #include "lib/text/input_verdict.h"
@@ -34,7 +38,9 @@ namespace muster::cli {
 namespace {
 
 constexpr double kDefaultPaceShare = 0.8;  // of the measured capacity
-constexpr int kWarmupBatches = 2;
+// The part of a pass before it counts, in relation to the part that counts. At first no batch is
+// read ahead, so even a slow model waits.
+constexpr double kWarmupShare = 0.25;
 // Below this share of a step, waiting for samples is not worth a remedy.
 constexpr double kWaitIsLow = 0.02;
 
@@ -66,10 +72,10 @@ struct Pass {
 
 struct DataBenchResult {
   int64_t samples = 0, evaluation_samples = 0, batch_bytes = 0;
-  int batches = 0;
   absl::Duration open;
   Pass capacity, paced;
   double pace = 0;
+  int64_t substituted = 0;  // damaged samples, in all passes
   std::string verdict;
 };
 
@@ -81,14 +87,15 @@ class DataBench {
     ASSIGN_OR_RETURN(const JobOverrides overrides, ParseOverrides(options.set));
     ASSIGN_OR_RETURN(CheckedJob job, CheckJobFile(text, options.job_file, overrides));
     bench.spec_ = std::move(job.spec);
+    FillDefaults(bench.spec_);
     ASSIGN_OR_RETURN(Model model, LoadModel(bench.spec_.model()));
     bench.graph_ = std::make_unique<v1::Graph>(std::move(model.graph));
     ASSIGN_OR_RETURN(bench.device_, CreateDevice("cpu", /*threads=*/1));
-    const absl::Time begin = absl::Now();
+    const absl::Duration begin = SteadyNow();
     ASSIGN_OR_RETURN(bench.dataset_, OpenDataset(bench.spec_.data(), *bench.graph_,
                                                  {.index_folder = options.index_folder,
                                                   .make_images = ImageMaker::Create}));
-    bench.open_ = absl::Now() - begin;
+    bench.open_ = SteadyNow() - begin;
     ASSIGN_OR_RETURN(
         SampleOrder order,
         SampleOrder::Create(bench.spec_.data(),
@@ -97,33 +104,22 @@ class DataBench {
     return bench;
   }
 
-  // Takes batches of a new pipeline for some seconds, after kWarmupBatches. A model of `pace`
+  // Takes batches of a new pipeline for a warm-up, and then for some seconds. A model of `pace`
   // samples per second computes in between; it takes no time if `pace` is 0.
   absl::StatusOr<Pass> Run(double pace) const {
     ASSIGN_OR_RETURN(const auto pipeline, MakePipeline());
-    for (int i = 0; i < kWarmupBatches; ++i) RETURN_IF_ERROR(pipeline->Next().status());
-    const v1::InputTiming before = pipeline->timing();
-    const absl::Time begin = absl::Now();
-    const absl::Time end = begin + absl::Seconds(PositiveNumber(options_.seconds));
+    const absl::Duration seconds = absl::Seconds(PositiveNumber(options_.seconds));
     const absl::Duration step =
         pace > 0 ? absl::Seconds(static_cast<double>(share()) / pace) : absl::ZeroDuration();
-    // When the model is ready for the next batch. A late wake-up does not delay it.
-    absl::Time ready = begin;
-    absl::Duration waited;
-    int64_t batches = 0;
-    do {
-      RETURN_IF_ERROR(pipeline->Next().status());
-      const absl::Time got = absl::Now();
-      waited += std::max(absl::ZeroDuration(), got - ready);
-      ready = std::max(got, ready) + step;
-      ++batches;
-      absl::SleepFor(ready - absl::Now());
-    } while (ready < end);
-    const absl::Duration all = ready - begin;
-    return Pass{
-        .samples_per_second = static_cast<double>(batches * share()) / absl::ToDoubleSeconds(all),
-        .wait_share = absl::FDivDuration(waited, all),
-        .timing = Since(before, pipeline->timing())};
+    PacedModel warmup(step, SteadyNow());
+    RETURN_IF_ERROR(Train(*pipeline, kWarmupShare * seconds, warmup));
+    const v1::InputTiming before = pipeline->timing();
+    PacedModel model(step, warmup.ready());
+    RETURN_IF_ERROR(Train(*pipeline, seconds, model));
+    return Pass{.samples_per_second = static_cast<double>(model.batches() * share()) /
+                                      absl::ToDoubleSeconds(model.elapsed()),
+                .wait_share = model.wait_share(),
+                .timing = Since(before, pipeline->timing())};
   }
 
   const Dataset& dataset() const { return *dataset_; }
@@ -138,14 +134,29 @@ class DataBench {
     return std::max<int64_t>(1, spec_.data().batch_size() / options_.workers);
   }
 
+  // Reads as far ahead, and with the priority, as a job on CPUs does.
   absl::StatusOr<std::unique_ptr<InputPipeline>> MakePipeline() const {
-    return InputPipeline::Create(
-        {.dataset = dataset_.get(),
-         .graph = graph_.get(),
-         .device = device_.get(),
-         .order = *order_,
-         .samples = share(),
-         .threads = options_.threads > 0 ? options_.threads : UsableCpus()});
+    ASSIGN_OR_RETURN(const int batches,
+                     BatchesWithin(InputMemoryOf(spec_.data()), {.batch_bytes = batch_bytes()},
+                                   BatchesAhead(*dataset_)));
+    return InputPipeline::Create({.dataset = dataset_.get(),
+                                  .graph = graph_.get(),
+                                  .device = device_.get(),
+                                  .order = *order_,
+                                  .samples = share(),
+                                  .batches = batches,
+                                  .threads = options_.threads > 0 ? options_.threads : UsableCpus(),
+                                  .nice = NiceBesideCpu(*dataset_)});
+  }
+
+  // Gives `model` batches until it has computed for `length` or more, and at least one.
+  static absl::Status Train(InputPipeline& pipeline, absl::Duration length, PacedModel& model) {
+    do {
+      absl::SleepFor(model.ready() - SteadyNow());
+      RETURN_IF_ERROR(pipeline.Next().status());
+      model.Take(pipeline.read_at());
+    } while (model.elapsed() < length);
+    return absl::OkStatus();
   }
 
   DataBenchOptions options_;
@@ -179,6 +190,7 @@ absl::StatusOr<DataBenchResult> Run(const DataBenchOptions& options) {
   result.pace = options.pace.empty() ? kDefaultPaceShare * result.capacity.samples_per_second
                                      : PositiveNumber(options.pace);
   ASSIGN_OR_RETURN(result.paced, bench.Run(result.pace));
+  result.substituted = bench.dataset().substituted();
   result.verdict = VerdictOf(result);
   return result;
 }
@@ -202,6 +214,9 @@ std::string Text(const DataBenchResult& r) {
                   absl::StrFormat("paced        a model of %.1f samples/s trains %.1f and "
                                   "waits %.1f %% of its time\n",
                                   r.pace, r.paced.samples_per_second, 100 * r.paced.wait_share));
+  if (r.substituted > 0) {
+    absl::StrAppend(&text, "substituted  ", r.substituted, " damaged samples\n");
+  }
   return absl::StrCat(text, r.verdict, "\n");
 }
 
@@ -222,7 +237,7 @@ google::protobuf::Struct Message(const DataBenchResult& r) {
   number("pace", r.pace);
   number("paced_per_second", r.paced.samples_per_second);
   number("wait_share", r.paced.wait_share);
-  number("substituted", static_cast<double>(r.capacity.timing.substituted()));
+  number("substituted", static_cast<double>(r.substituted));
   fields["verdict"].set_string_value(r.verdict);
   return message;
 }
