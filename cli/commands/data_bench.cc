@@ -138,7 +138,7 @@ class DataBench {
   absl::StatusOr<std::unique_ptr<InputPipeline>> MakePipeline() const {
     ASSIGN_OR_RETURN(const int batches,
                      BatchesWithin(InputMemoryOf(spec_.data()), {.batch_bytes = batch_bytes()},
-                                   BatchesAhead(*dataset_)));
+                                   BatchesAhead(*dataset_, share())));
     return InputPipeline::Create({.dataset = dataset_.get(),
                                   .graph = graph_.get(),
                                   .device = device_.get(),

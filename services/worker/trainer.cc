@@ -510,11 +510,11 @@ int Trainer::ReaderThreads() const {
 // Chooses the number of batches that are read ahead.
 absl::Status Trainer::ShareInputMemory() {
   const v1::JobPlan& plan = *options_.plan;
-  InputNeed need{.batch_bytes = BytesOfRows(plan.workers(ToInt(options_.rank)).samples(),
-                                            RowBytes(*dataset_, plan.graph()))};
+  const int64_t samples = plan.workers(ToInt(options_.rank)).samples();
+  InputNeed need{.batch_bytes = BytesOfRows(samples, RowBytes(*dataset_, plan.graph()))};
   for (const auto& lane : lanes_) need.evaluation_bytes += lane->evaluation_bytes();
-  ASSIGN_OR_RETURN(batches_,
-                   BatchesWithin(InputMemoryOf(plan.spec().data()), need, BatchesAhead(*dataset_)));
+  ASSIGN_OR_RETURN(batches_, BatchesWithin(InputMemoryOf(plan.spec().data()), need,
+                                           BatchesAhead(*dataset_, samples)));
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
+#include "lib/data/pipeline/row_layout.h"
 #include "lib/engine/host_memory.h"
 #include "lib/limits/limits.h"
 #include "lib/status/field_fault.h"
@@ -16,7 +17,10 @@ namespace {
 
 constexpr int64_t kDefaultBytesMax = int64_t{2} << 30;
 constexpr int kReaderNice = 5;
-constexpr int kSlowBatchesMax = 16;
+constexpr int64_t kSlowSamplesAhead = 192;
+// One batch is in use, one is ready, and one is being read.
+constexpr int64_t kSlowBatchesMin = 3;
+constexpr int64_t kSlowBatchesMax = 16;
 
 }  // namespace
 
@@ -25,8 +29,10 @@ InputMemory InputMemoryOf(const v1::DataSpec& data, const std::string& root) {
   return {.bytes = std::min(kDefaultBytesMax, HostBytesLimit(root) / 4), .is_default = true};
 }
 
-int BatchesAhead(const Dataset& dataset) {
-  return dataset.is_slow() ? kSlowBatchesMax : limits::kPrefetchBatchesMax;
+int BatchesAhead(const Dataset& dataset, int64_t samples) {
+  if (!dataset.is_slow()) return limits::kPrefetchBatchesMax;
+  return static_cast<int>(
+      std::clamp(1 + CeilDiv(kSlowSamplesAhead, samples), kSlowBatchesMin, kSlowBatchesMax));
 }
 
 int NiceBesideCpu(const Dataset& dataset) { return dataset.is_slow() ? kReaderNice : 0; }

@@ -20,9 +20,10 @@ struct InputMemory {
 // 2 GiB. `root` is the folder that contains /proc and /sys, for tests.
 InputMemory InputMemoryOf(const v1::DataSpec& data, const std::string& root = "");
 
-// Returns the most buffers for batches, including the one in use. More of them even out the times
-// of slow samples.
-int BatchesAhead(const Dataset& dataset);
+// Returns the most buffers for batches, including the one in use. `samples` is the worker's share
+// of a batch. Slow samples take unequal times, so enough of them are read ahead to even these out.
+// Requires: samples >= 1.
+int BatchesAhead(const Dataset& dataset, int64_t samples);
 
 // Returns the nice value of threads that read beside a CPU device. Threads that decode must not
 // take the device's cores while it has a batch to compute.

@@ -54,6 +54,30 @@ TEST(InputBudgetTest, RefusesTwoBatchesThatExceedTheMemoryOfTheJobAndStatesTheSu
       "more than 1.0 GiB: raise it, or use a smaller batch or more workers");
 }
 
+class FakeDataset : public Dataset {
+ public:
+  explicit FakeDataset(bool is_slow) : is_slow_(is_slow) {}
+  int64_t samples() const override { return 1; }
+  int64_t evaluation_samples() const override { return 0; }
+  bool is_slow() const override { return is_slow_; }
+  absl::Status Read(absl::Span<const SampleRef>, Rows) const override { return absl::OkStatus(); }
+  absl::Status ReadEvaluation(int64_t, int64_t, Rows) const override { return absl::OkStatus(); }
+
+ private:
+  const bool is_slow_;
+};
+
+TEST(InputBudgetTest, MoreSmallBatchesOfSlowSamplesAreReadAhead) {
+  const FakeDataset slow(/*is_slow=*/true), fast(/*is_slow=*/false);
+  EXPECT_EQ(BatchesAhead(slow, /*samples=*/1), 16);
+  EXPECT_EQ(BatchesAhead(slow, 32), 7);
+  EXPECT_EQ(BatchesAhead(slow, 64), 4);
+  EXPECT_EQ(BatchesAhead(slow, 1 << 20), 3) << "one in use, one ready, one being read";
+  EXPECT_EQ(BatchesAhead(fast, 1), 4);
+  EXPECT_EQ(NiceBesideCpu(slow), 5);
+  EXPECT_EQ(NiceBesideCpu(fast), 0);
+}
+
 TEST(InputBudgetTest, TheDefaultRefusesNoJob) {
   const InputMemory memory{.bytes = 100, .is_default = true};
   EXPECT_EQ(*BatchesWithin(memory, {.batch_bytes = 30}, /*most=*/4), 3);
