@@ -23,6 +23,7 @@
 #include "lib/data/format/compression.h"
 #include "lib/data/format/npy.h"
 #include "lib/data/format/npz.h"
+#include "lib/data/format/tar_writer.h"
 #include "lib/data/format/zip_writer.h"
 #include "lib/status/status.h"
 
@@ -33,7 +34,6 @@ namespace fs = std::filesystem;
 
 constexpr char kField[] = "IN";  // begins the messages about data
 constexpr int64_t kCopyBytes = int64_t{1} << 20;
-constexpr int64_t kTarBlockBytes = 512;
 constexpr int64_t kImageBytesMax = int64_t{1} << 30;
 constexpr absl::string_view kZipMagic = "PK\x03\x04";
 constexpr std::array<absl::string_view, 4> kImageExtensions = {".jpg", ".jpeg", ".png", ".webp"};
@@ -176,7 +176,7 @@ class Converter {
           classes.begin();
       RETURN_IF_ERROR(AddImage(in, name, absl::StrFormat("%09d", i), number, *shard));
       if (shard->bytes() >= options_.shard_bytes || i + 1 == names.size()) {
-        RETURN_IF_ERROR(Append(*shard, std::string(2 * kTarBlockBytes, '\0')));
+        RETURN_IF_ERROR(Append(*shard, TarEnd()));
         RETURN_IF_ERROR(Commit(*shard));
         shard = nullptr;
       }
@@ -258,32 +258,6 @@ class Converter {
     RETURN_IF_ERROR(Append(shard, label + TarPadding(label.size())));
     CountRead(*file);
     return absl::OkStatus();
-  }
-
-  // Requires: a name of at most 100 bytes.
-  static std::string TarHeader(const std::string& name, int64_t bytes) {
-    std::string header(kTarBlockBytes, '\0');
-    const auto put = [&](size_t at, const std::string& text) {
-      header.replace(at, text.size(), text);
-    };
-    put(0, name);
-    put(100, "0000644");
-    put(108, "0000000");
-    put(116, "0000000");
-    put(124, absl::StrFormat("%011o", bytes));
-    put(136, "00000000000");  // the time, so that equal input gives equal bytes
-    put(148, "        ");     // the checksum counts as spaces
-    put(156, "0");
-    put(257, "ustar");
-    put(263, "00");
-    int sum = 0;
-    for (const char c : header) sum += static_cast<unsigned char>(c);
-    put(148, absl::StrFormat("%06o", sum) + std::string("\0 ", 2));
-    return header;
-  }
-
-  static std::string TarPadding(int64_t bytes) {
-    return std::string((kTarBlockBytes - bytes % kTarBlockBytes) % kTarBlockBytes, '\0');
   }
 
   const ConvertOptions& options_;
