@@ -15,6 +15,7 @@
 #include "google/protobuf/struct.pb.h"
 #include "lib/data/convert/convert.h"
 #include "lib/status/status.h"
+#include "lib/text/byte_size.h"
 
 namespace muster::cli {
 namespace {
@@ -25,13 +26,12 @@ struct ConvertCommand {
   bool force = false;
 };
 
-std::string Megabytes(int64_t bytes) { return absl::StrFormat("%.1f MB", bytes / 1e6); }
-
-// Returns "1.2 MB in 0.5 s, 2.4 MB/s".
+// Returns "1.2 MiB in 0.5 s, 2.4 MiB/s".
 std::string SizeAndRate(int64_t bytes, absl::Duration time) {
   const double seconds = absl::ToDoubleSeconds(time);
-  return absl::StrFormat("%s in %.1f s, %.1f MB/s", Megabytes(bytes), seconds,
-                         seconds > 0 ? bytes / 1e6 / seconds : 0.0);
+  const double rate = seconds > 0 ? bytes / seconds : 0;
+  return absl::StrFormat("%s in %.1f s, %s/s", FormatBytes(bytes), seconds,
+                         FormatBytes(static_cast<int64_t>(rate)));
 }
 
 google::protobuf::Struct MessageOf(const Converted& converted, absl::Duration time) {
@@ -39,6 +39,7 @@ google::protobuf::Struct MessageOf(const Converted& converted, absl::Duration ti
   auto& fields = *message.mutable_fields();
   fields["kind"].set_string_value(converted.kind);
   fields["files"].set_number_value(static_cast<double>(converted.files));
+  fields["files_left_out"].set_number_value(static_cast<double>(converted.files_left_out));
   fields["files_written"].set_number_value(static_cast<double>(converted.files_written));
   fields["bytes_read"].set_number_value(static_cast<double>(converted.bytes_read));
   fields["bytes_written"].set_number_value(static_cast<double>(converted.bytes_written));
@@ -66,12 +67,16 @@ absl::Status RunConvert(const ConvertCommand& command, const Session& session) {
   if (has_line) std::fprintf(stderr, "\n");
   RETURN_IF_ERROR(converted.status());
   const absl::Duration time = absl::Now() - start;
-  session.Print(
-      MessageOf(*converted, time),
-      absl::StrCat(command.out, ": ", converted->kind, " of ", converted->files,
-                   converted->files == 1 ? " file, " : " files, ", Megabytes(converted->bytes_read),
-                   " to ", SizeAndRate(converted->bytes_written, time), "\n"),
-      command.out);
+  std::string text = absl::StrCat(command.out, ": ", converted->kind, " from ", converted->files,
+                                  converted->files == 1 ? " file, " : " files, ",
+                                  FormatBytes(converted->bytes_read), " to ",
+                                  SizeAndRate(converted->bytes_written, time), "\n");
+  if (converted->files_left_out > 0) {
+    absl::StrAppend(&text, "left out: ", converted->files_left_out,
+                    converted->files_left_out == 1 ? " file that is" : " files that are",
+                    " not compressed\n");
+  }
+  session.Print(MessageOf(*converted, time), text, absl::StrCat(command.out, "\n"));
   return absl::OkStatus();
 }
 
@@ -99,7 +104,7 @@ void AddConvertCommand(Command program, Session& session) {
   convert.AddOption("OUT", command->out, "File or folder to write").Required();
   convert.AddOption("--shard-bytes", command->shard_bytes, "Of a tar shard; default: 256 MiB")
       .Positive();
-  convert.AddFlag("--force", command->force, "Replace files that exist");
+  convert.AddFlag("--force", command->force, "Replace files and earlier shards");
   convert.SetAction([command, &session] { session.Fail(RunConvert(*command, session)); });
 }
 

@@ -1,21 +1,22 @@
 #include "lib/data/convert/convert.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <random>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "glog/logging.h"
 #include "lib/data/convert/decompress.h"
 #include "lib/data/data_fault.h"
 #include "lib/data/file/data_file.h"
@@ -25,6 +26,7 @@
 #include "lib/data/format/npz.h"
 #include "lib/data/format/tar_writer.h"
 #include "lib/data/format/zip_writer.h"
+#include "lib/data/image/decode/sniff.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -36,7 +38,8 @@ constexpr char kField[] = "IN";  // begins the messages about data
 constexpr int64_t kCopyBytes = int64_t{1} << 20;
 constexpr int64_t kImageBytesMax = int64_t{1} << 30;
 constexpr absl::string_view kZipMagic = "PK\x03\x04";
-constexpr std::array<absl::string_view, 4> kImageExtensions = {".jpg", ".jpeg", ".png", ".webp"};
+constexpr int64_t kMagicBytes = 16;  // of a file, which name its format
+constexpr absl::string_view kShardPrefix = "shard-", kShardSuffix = ".tar";
 
 // Appends bytes [offset, offset + bytes) of a file.
 absl::Status Copy(const DataFile& from, int64_t offset, int64_t bytes, TakeBytes take) {
@@ -52,15 +55,56 @@ absl::Status Copy(const DataFile& from, int64_t offset, int64_t bytes, TakeBytes
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> FirstBytes(const DataFile& file, int64_t bytes) {
-  std::string first(std::min(bytes, file.bytes()), '\0');
-  auto* to = reinterpret_cast<std::byte*>(first.data());
-  RETURN_IF_ERROR(file.Read(0, absl::MakeSpan(to, first.size())));
-  return first;
-}
-
 absl::Span<const std::byte> BytesOf(const std::string& text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+// An image below the folder of its class.
+struct ClassImage {
+  std::string name;  // "CLASS/FILE"
+  ImageFormat format;
+
+  absl::string_view class_name() const { return absl::string_view(name).substr(0, name.find('/')); }
+};
+
+absl::string_view ExtensionOf(ImageFormat format) {
+  switch (format) {
+    case ImageFormat::kJpeg:
+      return ".jpg";
+    case ImageFormat::kPng:
+      return ".png";
+    case ImageFormat::kWebp:
+      return ".webp";
+  }
+  LOG(FATAL) << "no image format";
+}
+
+std::string ShardName(int64_t number) {
+  return absl::StrFormat("%s%06d%s", kShardPrefix, number, kShardSuffix);
+}
+
+// Returns the number of the shard with this name, or nullopt for another file.
+std::optional<int64_t> ShardNumber(const std::string& name) {
+  absl::string_view digits = name;
+  int64_t number = 0;
+  const bool is_shard = absl::ConsumePrefix(&digits, kShardPrefix) &&
+                        absl::ConsumeSuffix(&digits, kShardSuffix) &&
+                        absl::SimpleAtoi(digits, &number) && ShardName(number) == name;
+  return is_shard ? std::optional(number) : std::nullopt;
+}
+
+// Returns the paths of the shards in a folder from `first` on.
+absl::StatusOr<std::vector<std::string>> ShardsFrom(int64_t first, const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code fault;
+  for (fs::directory_iterator entry(folder, fault), end; !fault && entry != end;
+       entry.increment(fault)) {
+    const auto number = ShardNumber(entry->path().filename().string());
+    if (number && *number >= first) paths.push_back(entry->path().string());
+  }
+  if (fault) return absl::UnavailableError(absl::StrCat(folder, ": ", fault.message()));
+  std::sort(paths.begin(), paths.end());
+  return paths;
 }
 
 absl::Status MakeFolder(const std::string& path) {
@@ -78,7 +122,7 @@ class Converter {
 
   absl::Status ConvertFile(const std::string& in, const std::string& out) {
     ASSIGN_OR_RETURN(const auto file, DataFile::Open(in, kField));
-    ASSIGN_OR_RETURN(const std::string first, FirstBytes(*file, 8));
+    ASSIGN_OR_RETURN(const std::string first, file->ReadFirst(kMagicBytes));
     const Compression compression = CompressionOf(BytesOf(first));
     if (absl::StartsWith(first, kZipMagic)) return StoreArrays(in, out);
     if (compression == Compression::kGzip || compression == Compression::kZstd) {
@@ -89,35 +133,33 @@ class Converter {
       });
     }
     RETURN_IF_ERROR(CheckUncompressed(*file, kField));
-    return DataInvalid(kField, absl::StrCat(in,
-                                            ": is not compressed, so a job can read it as it "
-                                            "is; gzip, zstd and .npz files can be converted"));
+    return DataInvalid(
+        kField, absl::StrCat(in,
+                             ": is not compressed, so there is nothing to convert; muster data "
+                             "inspect tells whether a job can read it as it is"));
   }
 
-  // Converts a folder with nothing but compressed files and .npz files, and its folders.
+  // Converts the compressed files and .npz files of a folder and of its folders.
   absl::Status ConvertEach(const std::string& in, const std::vector<std::string>& names,
                            const std::string& out) {
-    int64_t others = 0;
     for (const std::string& name : names) {
       const std::string path = absl::StrCat(in, "/", name);
       ASSIGN_OR_RETURN(const auto file, DataFile::Open(path, kField));
-      ASSIGN_OR_RETURN(const std::string first, FirstBytes(*file, 8));
+      ASSIGN_OR_RETURN(const std::string first, file->ReadFirst(kMagicBytes));
       if (CompressionOf(BytesOf(first)) == Compression::kNone &&
           !absl::StartsWith(first, kZipMagic)) {
-        ++others;
+        ++result_.files_left_out;
         continue;
       }
-      absl::string_view stem = name;
-      absl::ConsumeSuffix(&stem, ".gz") || absl::ConsumeSuffix(&stem, ".zst");
+      std::string stem(absl::StripSuffix(absl::StripSuffix(name, ".gz"), ".zst"));
+      if (absl::EndsWith(stem, ".tgz")) stem.replace(stem.size() - 3, 3, "tar");
       const std::string to = absl::StrCat(out, "/", stem);
       RETURN_IF_ERROR(MakeFolder(fs::path(to).parent_path()));
       RETURN_IF_ERROR(ConvertFile(path, to));
     }
-    if (result_.files > 0) return absl::OkStatus();
-    return DataInvalid(
-        kField, absl::StrCat(in, ": has ", others,
-                             " files, but no gzip, zstd or .npz file, no folders of images, and "
-                             "not only .npy files"));
+    if (result_.files == 0) return NothingToConvert(in, names);
+    result_.kind = "converted";
+    return absl::OkStatus();
   }
 
   absl::Status StackArrays(const std::string& in, const std::vector<std::string>& names,
@@ -129,7 +171,7 @@ class Converter {
       const std::string path = absl::StrCat(in, "/", name);
       ASSIGN_OR_RETURN(const auto file, DataFile::Open(path, kField));
       RETURN_IF_ERROR(CheckUncompressed(*file, kField));
-      ASSIGN_OR_RETURN(const std::string bytes, FirstBytes(*file, kNpyFirstBytes));
+      ASSIGN_OR_RETURN(const std::string bytes, file->ReadFirst(kNpyFirstBytes));
       ASSIGN_OR_RETURN(const NpyHeader header,
                        ReadNpyHeader(BytesOf(bytes), file->bytes(), path, kField));
       if (result_.files == 0) {
@@ -152,42 +194,63 @@ class Converter {
     return Commit(*output);
   }
 
-  // `names` are "CLASS/FILE" of images.
-  absl::Status MakeShards(const std::string& in, std::vector<std::string> names,
-                          const std::string& out) {
+  // `classes` are sorted. Each of the images lies in one of them.
+  absl::Status MakeShards(const std::string& in, const std::vector<std::string>& classes,
+                          std::vector<ClassImage> images, const std::string& out) {
     result_.kind = "tar shards";
-    std::vector<std::string> classes;
-    for (const std::string& name : names) classes.push_back(name.substr(0, name.find('/')));
-    std::sort(classes.begin(), classes.end());
-    classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
     RETURN_IF_ERROR(MakeFolder(out));
+    ASSIGN_OR_RETURN(const auto earlier, ShardsFrom(0, out));
+    const bool may_replace = options_.overwrite == Overwrite::kReplace;
+    if (!may_replace && !earlier.empty()) return ExistsAlready(earlier[0]);
+    ASSIGN_OR_RETURN(const auto list,
+                     OutputFile::Create(absl::StrCat(out, "/classes.txt"), options_.overwrite));
     // Neighbours in a shard are read together if a job shuffles by blocks, so classes are mixed.
-    std::mt19937_64 random(names.size());
-    for (size_t i = names.size(); i > 1; --i) std::swap(names[i - 1], names[random() % i]);
+    std::mt19937_64 random(images.size());
+    for (size_t i = images.size(); i > 1; --i) std::swap(images[i - 1], images[random() % i]);
     std::unique_ptr<OutputFile> shard;
-    for (size_t i = 0; i < names.size(); ++i) {
+    for (size_t i = 0; i < images.size(); ++i) {
       if (shard == nullptr) {
-        const std::string path = absl::StrFormat("%s/shard-%06d.tar", out, result_.files_written);
+        const std::string path = absl::StrCat(out, "/", ShardName(result_.files_written));
         ASSIGN_OR_RETURN(shard, OutputFile::Create(path, options_.overwrite));
       }
-      const std::string& name = names[i];
-      const auto number =
-          std::lower_bound(classes.begin(), classes.end(), name.substr(0, name.find('/'))) -
-          classes.begin();
-      RETURN_IF_ERROR(AddImage(in, name, absl::StrFormat("%09d", i), number, *shard));
-      if (shard->bytes() >= options_.shard_bytes || i + 1 == names.size()) {
+      const auto number = std::lower_bound(classes.begin(), classes.end(), images[i].class_name()) -
+                          classes.begin();
+      RETURN_IF_ERROR(AddImage(in, images[i], absl::StrFormat("%09d", i), number, *shard));
+      if (shard->bytes() >= options_.shard_bytes || i + 1 == images.size()) {
         RETURN_IF_ERROR(Append(*shard, TarEnd()));
         RETURN_IF_ERROR(Commit(*shard));
         shard = nullptr;
       }
     }
-    ASSIGN_OR_RETURN(const auto list,
-                     OutputFile::Create(absl::StrCat(out, "/classes.txt"), options_.overwrite));
+    RETURN_IF_ERROR(RemoveShardsFrom(result_.files_written, out));
     RETURN_IF_ERROR(Append(*list, absl::StrJoin(classes, "\n") + "\n"));
     return Commit(*list);
   }
 
  private:
+  static absl::Status NothingToConvert(const std::string& in,
+                                       const std::vector<std::string>& names) {
+    return DataInvalid(
+        kField,
+        absl::StrCat(in, ": has no gzip, zstd or .npz file; its first file is ", names[0],
+                     ". To convert images, give each class a folder. To stack .npy files, move "
+                     "other files out of the folder"));
+  }
+
+  // Removes the shards of an earlier conversion that the new ones did not replace.
+  static absl::Status RemoveShardsFrom(int64_t first, const std::string& folder) {
+    ASSIGN_OR_RETURN(const auto stale, ShardsFrom(first, folder));
+    for (const std::string& path : stale) {
+      std::error_code fault;
+      fs::remove(path, fault);
+      if (fault) {
+        return absl::UnavailableError(absl::StrCat(
+            path, ": an earlier conversion wrote it, and it cannot be removed: ", fault.message()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status StoreArrays(const std::string& in, const std::string& out) {
     result_.kind = "stored arrays";
     ASSIGN_OR_RETURN(const NpzFile npz, NpzFile::Open(in, kField));
@@ -238,18 +301,16 @@ class Converter {
     return absl::OkStatus();
   }
 
-  absl::Status AddImage(const std::string& in, const std::string& name, const std::string& key,
+  absl::Status AddImage(const std::string& in, const ClassImage& image, const std::string& key,
                         int64_t number, OutputFile& shard) {
-    const std::string path = absl::StrCat(in, "/", name);
+    const std::string path = absl::StrCat(in, "/", image.name);
     ASSIGN_OR_RETURN(const auto file, DataFile::Open(path, kField));
     if (file->bytes() > kImageBytesMax) {
-      return DataInvalid(kField, absl::StrCat(path, ": ", file->bytes(),
-                                              " bytes, an image has at "
-                                              "most ",
-                                              kImageBytesMax));
+      return DataInvalid(kField, absl::StrCat(path, ": has ", file->bytes(),
+                                              " bytes; an image has at most ", kImageBytesMax));
     }
-    const std::string extension = absl::AsciiStrToLower(fs::path(name).extension().string());
-    RETURN_IF_ERROR(Append(shard, TarHeader(key + extension, file->bytes())));
+    RETURN_IF_ERROR(
+        Append(shard, TarHeader(absl::StrCat(key, ExtensionOf(image.format)), file->bytes())));
     RETURN_IF_ERROR(Copy(*file, 0, file->bytes(),
                          [&](absl::string_view piece) { return Append(shard, piece); }));
     RETURN_IF_ERROR(Append(shard, TarPadding(file->bytes())));
@@ -264,11 +325,6 @@ class Converter {
   Converted result_;
 };
 
-bool IsImage(const std::string& name) {
-  return std::any_of(kImageExtensions.begin(), kImageExtensions.end(),
-                     [&](absl::string_view end) { return absl::EndsWithIgnoreCase(name, end); });
-}
-
 // Returns the relative names of all files below a folder, sorted.
 absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {
   std::vector<std::string> names;
@@ -279,6 +335,53 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {
                              }));
   std::sort(names.begin(), names.end());
   return names;
+}
+
+// Returns the images in the folders of `in`, found by their content. Empty if there are none.
+// Returns DATA_INVALID if other files lie among them.
+absl::StatusOr<std::vector<ClassImage>> FindImages(const std::string& in,
+                                                   const std::vector<std::string>& names) {
+  std::vector<ClassImage> images;
+  int64_t others = 0;
+  std::string first_other;
+  const auto add_other = [&](absl::string_view path, absl::string_view fault) {
+    if (others++ == 0) first_other = absl::StrCat(path, ": ", fault);
+  };
+  for (const std::string& name : names) {
+    const std::string path = absl::StrCat(in, "/", name);
+    ASSIGN_OR_RETURN(const auto file, DataFile::Open(path, kField));
+    ASSIGN_OR_RETURN(const std::string first, file->ReadFirst(kMagicBytes));
+    const absl::StatusOr<ImageFormat> format = SniffImage(BytesOf(first));
+    const bool has_class = absl::StrContains(name, "/");
+    if (format.ok() && has_class) {
+      images.push_back({name, *format});
+    } else if (format.ok()) {
+      add_other(path, "the image lies in no folder of a class");
+    } else if (has_class) {
+      add_other(path, format.status().message());
+    }
+  }
+  if (images.empty() || others == 0) return images;
+  return DataInvalid(
+      kField,
+      absl::StrCat(first_other, others > 1 ? absl::StrCat("; in all, ", others, " files") : "",
+                   "; the folder of a class holds images alone, so move or remove "
+                   "other files"));
+}
+
+// Returns the folders of classes, sorted. Each must have an image.
+absl::StatusOr<std::vector<std::string>> ClassesOf(const std::string& in,
+                                                   const std::vector<ClassImage>& images) {
+  ASSIGN_OR_RETURN(std::vector<std::string> classes, ListFolders(in, kField));
+  absl::flat_hash_set<absl::string_view> filled;
+  for (const ClassImage& image : images) filled.insert(image.class_name());
+  for (const std::string& name : classes) {
+    if (filled.contains(name)) continue;
+    return DataInvalid(kField, absl::StrCat(in, "/", name,
+                                            ": the folder of a class has no file; remove it or "
+                                            "fill it"));
+  }
+  return classes;
 }
 
 }  // namespace
@@ -295,17 +398,17 @@ absl::StatusOr<Converted> Convert(const std::string& in, const std::string& out,
   if (names.empty()) return DataInvalid(kField, absl::StrCat(in, ": has no file"));
   const bool has_only_arrays = std::all_of(
       names.begin(), names.end(), [](const auto& name) { return absl::EndsWith(name, ".npy"); });
-  std::vector<std::string> images;
-  for (const std::string& name : names) {
-    if (IsImage(name) && absl::StrContains(name, "/")) images.push_back(name);
-  }
   if (has_only_arrays) {
     RETURN_IF_ERROR(converter.StackArrays(in, names, out));
-  } else if (!images.empty()) {
-    RETURN_IF_ERROR(converter.MakeShards(in, std::move(images), out));
-  } else {
-    RETURN_IF_ERROR(converter.ConvertEach(in, names, out));
+    return converter.result();
   }
+  ASSIGN_OR_RETURN(std::vector<ClassImage> images, FindImages(in, names));
+  if (images.empty()) {
+    RETURN_IF_ERROR(converter.ConvertEach(in, names, out));
+    return converter.result();
+  }
+  ASSIGN_OR_RETURN(const auto classes, ClassesOf(in, images));
+  RETURN_IF_ERROR(converter.MakeShards(in, classes, std::move(images), out));
   return converter.result();
 }
 

@@ -18,8 +18,10 @@ struct ConvertOptions {
 };
 
 struct Converted {
-  std::string kind;   // "decompressed", "stored arrays", "tar shards", "stacked arrays"
-  int64_t files = 0;  // read
+  // "decompressed", "stored arrays", "tar shards", "stacked arrays" or "converted"
+  std::string kind;
+  int64_t files = 0;           // read
+  int64_t files_left_out = 0;  // of a folder, because they need no conversion
   int64_t files_written = 0;
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
@@ -32,12 +34,14 @@ struct Converted {
 // - A folder with only .npy files becomes one .npy file. Each file is a sample, in the order of
 //   their names.
 // - A folder of folders with images, one per class, becomes a folder of tar shards for WebDataset.
-//   Their members are N.jpg and N.cls, in a random order that depends only on the number of images.
-//   The file classes.txt has the name of each class.
+//   Their members are N.jpg (or .png, .webp) and N.cls, in a random order that depends only on the
+//   number of images. The file classes.txt has the name of each class. The content of a file tells
+//   its format. If shards may be replaced, those of an earlier conversion are removed.
 // - Another folder becomes a folder with each of its compressed files and .npz files, converted.
 //
 // A file appears in `out` when it is complete. Blocks. Returns ALREADY_EXISTS if one exists and may
-// not be replaced, INVALID_ARGUMENT if there is nothing to convert, and errors of data.
+// not be replaced, INVALID_ARGUMENT if there is nothing to convert, DATA_INVALID if a folder of
+// images holds another file or a class without images, and errors of data.
 absl::StatusOr<Converted> Convert(const std::string& in, const std::string& out,
                                   const ConvertOptions& options);
 

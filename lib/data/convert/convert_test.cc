@@ -132,11 +132,16 @@ TEST_F(ConvertTest, ReplacesAFileOnlyIfForced) {
   EXPECT_EQ(Read("a"), "old");
   ASSERT_TRUE(Run("a.gz", "a", {.overwrite = Overwrite::kReplace}).ok());
   EXPECT_EQ(Read("a"), "new");
+  fs::create_directory(At("folder"));
+  const auto folder = Run("a.gz", "folder", {.overwrite = Overwrite::kReplace});
+  EXPECT_THAT(std::string(folder.status().message()), HasSubstr("is a folder; give the path of a"));
+  const auto nowhere = Run("a.gz", "nowhere/a");
+  EXPECT_THAT(std::string(nowhere.status().message()), HasSubstr("make its folder first"));
 }
 
 TEST_F(ConvertTest, NamesTheRemedyForOtherFiles) {
   Write("a.csv", "1,2\n");
-  EXPECT_THAT(Fault("a.csv"), HasSubstr("a.csv: is not compressed, so a job can read it as it is"));
+  EXPECT_THAT(Fault("a.csv"), AllOf(HasSubstr("a.csv: is not compressed"), HasSubstr("inspect")));
   Write("a.xz", std::string("\xfd\x37zXZ\0 and", 10));
   EXPECT_THAT(Fault("a.xz"), HasSubstr("run: xz -dk "));
   EXPECT_EQ(ReasonOf(Run("missing", "out").status()), "DATA_NOT_FOUND");
@@ -210,14 +215,20 @@ TEST_F(ConvertTest, StoresTheArraysOfAnNpzFile) {
 TEST_F(ConvertTest, ConvertsEachFileOfAFolder) {
   Write("in/a.csv.gz", Gzip("a"));
   Write("in/deep/b.csv.zst", Zstd("b"));
+  Write("in/c.tgz", Gzip("c"));
   Write("in/readme", "text");
   const auto converted = Run("in", "out");
   ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(converted->files, 2);
+  EXPECT_EQ(converted->files, 3);
+  EXPECT_EQ(converted->files_left_out, 1);
+  EXPECT_EQ(converted->kind, "converted");
   EXPECT_EQ(Read("out/a.csv"), "a");
   EXPECT_EQ(Read("out/deep/b.csv"), "b");
+  EXPECT_EQ(Read("out/c.tar"), "c");
   Write("plain/readme", "text");
-  EXPECT_THAT(Fault("plain"), HasSubstr("has 1 files, but no gzip, zstd or .npz file"));
+  EXPECT_THAT(Fault("plain"), AllOf(HasSubstr("plain: has no gzip, zstd or .npz file; its first "
+                                              "file is readme"),
+                                    HasSubstr("give each class a folder")));
 }
 
 std::string Npy(std::vector<int64_t> shape, const std::string& bytes) {
@@ -239,10 +250,13 @@ TEST_F(ConvertTest, StacksArraysOfSamples) {
   EXPECT_TRUE(Read("labels.npy") == Npy({1}, "7"));
 }
 
+// The first bytes of images, which name their format.
+const std::string kJpeg = "\xff\xd8\xff", kPng = "\x89PNG\r\n\x1a\n";
+
 TEST_F(ConvertTest, MakesShardsOfFoldersOfImages) {
   for (int i = 0; i < 20; ++i) {
-    Write(absl::StrCat("in/dog/", i, ".JPG"), absl::StrCat("dog ", i));
-    Write(absl::StrCat("in/cat/", i, ".png"), absl::StrCat("cat ", i));
+    Write(absl::StrCat("in/dog/", i, ".JPEG"), absl::StrCat(kJpeg, "dog ", i));
+    Write(absl::StrCat("in/cat/", i), absl::StrCat(kPng, "cat ", i));
   }
   Write("in/readme", "text");
   const auto converted = Run("in", "out", {.shard_bytes = 30'000});
@@ -263,6 +277,49 @@ TEST_F(ConvertTest, MakesShardsOfFoldersOfImages) {
     ++samples[jpg + png];
   }
   EXPECT_EQ(samples.size(), 40) << "each image once";
+}
+
+TEST_F(ConvertTest, RefusesWhatIsNoImageInAFolderOfAClass) {
+  Write("in/cat/1.jpg", kJpeg);
+  Write("in/dog/1.jpg", kJpeg);
+  Write("in/dog/list.jpg", "text");
+  Write("in/dog/old.jpg", "GIF89a");
+  EXPECT_THAT(Fault("in"), AllOf(HasSubstr("in/dog/list.jpg: the image is not a JPEG, PNG or WebP"),
+                                 HasSubstr("in all, 2 files"), HasSubstr("move or remove")));
+  fs::remove(At("in/dog/list.jpg"));
+  EXPECT_THAT(Fault("in"), HasSubstr("in/dog/old.jpg: the image is a GIF file"));
+  fs::remove(At("in/dog/old.jpg"));
+  Write("in/0.jpg", kJpeg);
+  EXPECT_THAT(Fault("in"), HasSubstr("in/0.jpg: the image lies in no folder of a class"));
+  fs::remove(At("in/0.jpg"));
+  fs::create_directory(At("in/bird"));
+  EXPECT_THAT(Fault("in"), HasSubstr("in/bird: the folder of a class has no file"));
+  EXPECT_FALSE(fs::exists(At("out")));
+  fs::remove(At("in/bird"));
+  EXPECT_EQ(Fault("in"), "");
+}
+
+TEST_F(ConvertTest, ReplacesAllShardsOrNone) {
+  const ConvertOptions small = {.shard_bytes = 1};
+  ConvertOptions force = small;
+  force.overwrite = Overwrite::kReplace;
+  for (int i = 0; i < 4; ++i) Write(absl::StrCat("in/cat/", i), kPng);
+  ASSERT_TRUE(Run("in", "out", small).ok());
+  const std::vector<std::string> others = {"out/shard-000004.tar.bak", "out/shard-4.tar",
+                                           "out/shard-0000004.tar", "out/my-shard-000004.tar"};
+  for (const std::string& name : others) Write(name, "not ours");
+  fs::remove(At("in/cat/3"));
+
+  fs::remove(At("out/shard-000000.tar"));
+  const auto refused = Run("in", "out", small);
+  EXPECT_TRUE(absl::IsAlreadyExists(refused.status())) << refused.status();
+  EXPECT_FALSE(fs::exists(At("out/shard-000000.tar"))) << "would mix with the earlier shards";
+
+  ASSERT_TRUE(Run("in", "out", force).ok());
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(fs::exists(At(absl::StrCat("out/shard-00000", i, ".tar"))), i < 3) << i;
+  }
+  for (const std::string& name : others) EXPECT_TRUE(fs::exists(At(name))) << name;
 }
 
 }  // namespace

@@ -13,21 +13,28 @@
 
 namespace muster {
 
+absl::Status ExistsAlready(absl::string_view path) {
+  return absl::AlreadyExistsError(
+      absl::StrCat(path, ": exists already; give another path, or replace it with --force"));
+}
+
 absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Create(const std::string& path,
                                                                Overwrite overwrite) {
   struct stat facts;
-  if (lstat(path.c_str(), &facts) == 0 && overwrite == Overwrite::kRefuse) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(path, ": exists already; give another path, or replace it with --force"));
+  const bool exists = lstat(path.c_str(), &facts) == 0;
+  if (exists && S_ISDIR(facts.st_mode)) {
+    return absl::AlreadyExistsError(absl::StrCat(path, ": is a folder; give the path of a file"));
   }
+  if (exists && overwrite == Overwrite::kRefuse) return ExistsAlready(path);
   const std::string unfinished = path + ".part";
   // A run that was killed may have left it. It may also be a link to another file.
   unlink(unfinished.c_str());
   const int descriptor =
       open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (descriptor < 0) {
+    const char* const remedy = errno == ENOENT ? "; make its folder first" : "";
     return absl::UnavailableError(
-        absl::StrCat(unfinished, ": cannot be written: ", std::strerror(errno)));
+        absl::StrCat(unfinished, ": cannot be written: ", std::strerror(errno), remedy));
   }
   return absl::WrapUnique(new OutputFile(path, descriptor));
 }

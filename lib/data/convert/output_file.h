@@ -14,11 +14,14 @@ namespace muster {
 
 enum class Overwrite { kRefuse, kReplace };
 
+// Returns ALREADY_EXISTS for a path that may not be replaced.
+absl::Status ExistsAlready(absl::string_view path);
+
 // Writes to "PATH.part", which becomes PATH at the end. Thread-compatible. Errors are UNAVAILABLE
 // with the path and the cause.
 class OutputFile {
  public:
-  // Returns ALREADY_EXISTS if there is a file and it may not be replaced.
+  // Returns ALREADY_EXISTS if there is a file and it may not be replaced, or if there is a folder.
   static absl::StatusOr<std::unique_ptr<OutputFile>> Create(const std::string& path,
                                                             Overwrite overwrite);
   // Removes the incomplete file if Commit() has not succeeded.
@@ -26,7 +29,6 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }  // written
 
   absl::Status Write(absl::string_view text);

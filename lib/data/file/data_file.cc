@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -72,6 +73,14 @@ absl::Status DataFile::Read(int64_t offset, absl::Span<std::byte> to) const {
   return DataTruncated(field_, absl::StrCat(path_, ": ends at byte ", offset + done, ", before ",
                                             offset + std::ssize(to), "; it had ", bytes_,
                                             " bytes when it was opened"));
+}
+
+absl::StatusOr<std::string> DataFile::ReadFirst(int64_t bytes_max) const {
+  std::string first(std::min(bytes_max, bytes_), '\0');
+  auto* to = reinterpret_cast<std::byte*>(first.data());
+  ASSIGN_OR_RETURN(const int64_t got, ReadSome(0, absl::MakeSpan(to, first.size())));
+  first.resize(got);
+  return first;
 }
 
 void DataFile::WillNeed(int64_t offset, int64_t bytes) const {

@@ -58,6 +58,9 @@ class DataFile {
   // As Read(), up to the end of the file. Returns the number of bytes.
   absl::StatusOr<int64_t> ReadSome(int64_t offset, absl::Span<std::byte> to) const;
 
+  // Returns the first `bytes_max` bytes, or all of a shorter file. Fails as Read() does.
+  absl::StatusOr<std::string> ReadFirst(int64_t bytes_max) const;
+
   // Asks the kernel to read these bytes soon. Does not block.
   void WillNeed(int64_t offset, int64_t bytes) const;
 

@@ -41,6 +41,8 @@ TEST(DataFileTest, ReadsBytesByPosition) {
   EXPECT_EQ(ReadText(*file, 10, 0), "");
   std::byte rest[8];
   EXPECT_EQ(file->ReadSome(7, rest).value(), 3);
+  EXPECT_EQ(file->ReadFirst(4).value(), "0123");
+  EXPECT_EQ(file->ReadFirst(int64_t{1} << 40).value(), "0123456789");
 }
 
 TEST(DataFileTest, AFileThatShrankIsAnErrorThatNamesThePlace) {
