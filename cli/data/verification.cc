@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "absl/synchronization/mutex.h"
-#include "lib/data/stage_times.h"
 #include "lib/status/status.h"
 
 namespace muster::cli {
@@ -24,8 +23,6 @@ class SampleReader {
 
   // Reads samples until none is left. Threads may call it at the same time.
   void Run() {
-    StageTimes times;
-    StageTimes* const outer = SetStageTimes(&times);
     std::vector<std::vector<std::byte>> memory;
     std::vector<absl::Span<std::byte>> rows;
     for (const int64_t bytes : row_bytes_) memory.emplace_back(bytes);
@@ -36,18 +33,13 @@ class SampleReader {
                                               : dataset_.ReadEvaluation(i - training_, 1, rows);
       if (!read.ok()) Add(i, read);
     }
-    SetStageTimes(outer);
-    const absl::MutexLock lock(&mu_);
-    read_bytes_ += times.read_bytes;
   }
 
   absl::StatusOr<Verification> Finish() {
     const absl::MutexLock lock(&mu_);
     if (!failure_.ok()) return failure_;
-    Verification verification{.samples = training_,
-                              .evaluation_samples = all_ - training_,
-                              .damaged = damaged_,
-                              .read_bytes = read_bytes_};
+    Verification verification{
+        .samples = training_, .evaluation_samples = all_ - training_, .damaged = damaged_};
     for (const auto& [sample, fault] : faults_) verification.faults.push_back(fault);
     return verification;
   }
@@ -75,7 +67,6 @@ class SampleReader {
   absl::Mutex mu_;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   int64_t damaged_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t read_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<int64_t, std::string> faults_ ABSL_GUARDED_BY(mu_);  // by sample
 };
 

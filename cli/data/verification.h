@@ -16,8 +16,7 @@ struct Verification {
   int64_t evaluation_samples = 0;  // that were read as held-out ones
   int64_t damaged = 0;
   // The errors of the first damaged samples, in the order of samples.
-  std::vector<std::string> faults;
-  int64_t read_bytes = 0;  // as the source counts them
+  std::vector<std::string> faults = {};
 };
 
 struct VerifyOptions {

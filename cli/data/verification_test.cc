@@ -47,18 +47,22 @@ TEST(VerificationTest, ReadsEverySampleOnceAndListsTheFirstDamagedOnes) {
   EXPECT_EQ(found.samples, 90);
   EXPECT_EQ(found.evaluation_samples, 10);
   EXPECT_EQ(found.damaged, 20);
-  EXPECT_EQ(found.read_bytes, 80 * 4 + 20 * 7) << "the labels are in the index";
   ASSERT_EQ(found.faults.size(), 2u);
-  EXPECT_THAT(found.faults[0], HasSubstr("verify.tar: record 4 at byte "));
-  EXPECT_THAT(found.faults[1], HasSubstr("record 9 at byte "));
+  // A member takes a header and a block, 1,024 bytes, and a sample two members.
+  EXPECT_EQ(found.faults[0], absl::StrCat("data.tar.inputs.input: ", path, ": record 4 at byte ",
+                                          4 * 2048 + 512, ": is no image"));
+  EXPECT_EQ(found.faults[1], absl::StrCat("data.tar.inputs.input: ", path, ": record 9 at byte ",
+                                          9 * 2048 + 512, ": is no image"));
 }
 
-TEST(VerificationTest, AFailureOfTheStorageIsAnError) {
+TEST(VerificationTest, AFileThatChangedIsAnError) {
   const std::string path = testing::TempDir() + "/shrunk.tar";
   const auto dataset = Open(path, 3);
   std::filesystem::resize_file(path, 600);
   const auto found = Verify(*dataset, ImageGraph(2), {.threads = 2});
-  EXPECT_FALSE(found.ok());
+  EXPECT_EQ(ReasonOf(found.status()), "DATA_INVALID");
+  EXPECT_THAT(std::string(found.status().message()),
+              HasSubstr("shrunk.tar: has 600 bytes and changed after its index was made"));
 }
 
 }  // namespace
