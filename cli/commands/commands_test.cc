@@ -132,6 +132,9 @@ TEST(CommandsTest, ConvertsDataAndReplacesFilesOnlyIfForced) {
   EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "hi");
   EXPECT_EQ(ExitOf({"data", "convert", in, out}), 6);
   EXPECT_EQ(ExitOf({"data", "convert", in, out, "--force", "-o", "json"}), 0);
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(ExitOf({"data", "convert", in, out, "--force", "-o", "name"}), 0);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), out + "\n");
   EXPECT_EQ(ExitOf({"data", "convert", out, in, "--force"}), 2) << "it is not compressed";
   EXPECT_EQ(ExitOf({"data", "convert", "/no/such/file", out}), 3);
   EXPECT_EQ(ExitOf({"data", "convert"}), 2);

@@ -2,13 +2,18 @@
 #include "cli/commands/data_commands.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "cli/commands/session.h"
 #include "cli/data/inspection.h"
 #include "cli/data/verification.h"
@@ -32,6 +37,7 @@ struct OpenedData {
   v1::DataSpec spec;
   v1::Graph graph;
   std::unique_ptr<const Dataset> dataset;
+  absl::Duration time;  // that opening took
 };
 
 // Opens the data without replacements of damaged records.
@@ -40,21 +46,39 @@ absl::StatusOr<OpenedData> Open(const std::string& file, const DataOptions& opti
   ASSIGN_OR_RETURN(const v1::JobSpec spec, ParseJobFile(text, file));
   ASSIGN_OR_RETURN(Model model, LoadModel(spec.model()));
   OpenedData opened{.spec = spec.data(), .graph = std::move(model.graph)};
+  const absl::Time start = absl::Now();
   auto dataset = OpenSource(opened.spec, opened.graph, options);
+  opened.time = absl::Now() - start;
   if (!dataset.ok()) return LocateFaults(dataset.status(), text, file);
   opened.dataset = *std::move(dataset);
   return opened;
 }
 
-// Returns the paths of the data, for the sources that have an index.
-std::vector<std::string> PathsOf(const v1::DataSpec& spec) {
-  std::vector<std::string> paths;
-  for (const std::string& path :
-       {spec.tar().path(), spec.tar().eval_path(), spec.tfrecord().path(),
-        spec.tfrecord().eval_path(), spec.csv().path(), spec.csv().eval_path()}) {
-    if (!path.empty()) paths.push_back(path);
-  }
-  return paths;
+// Files of a source that has an index.
+struct IndexedPath {
+  std::string path;
+  std::string extension;  // of the files of a folder; "": any
+};
+
+// Appends the paths of the source, or of the parts of a mixture.
+void AddIndexedPaths(const v1::DataSpec& spec, std::vector<IndexedPath>& paths) {
+  const auto add = [&](const auto& source, absl::string_view extension) {
+    for (const std::string& path : {source.path(), source.eval_path()}) {
+      if (!path.empty()) paths.push_back({path, std::string(extension)});
+    }
+  };
+  add(spec.tar(), ".tar");
+  add(spec.tfrecord(), "");
+  add(spec.csv(), "");
+  for (const v1::MixturePart& part : spec.mixture().parts()) AddIndexedPaths(part.data(), paths);
+}
+
+absl::Status MakeIndexFolder(const std::string& folder) {
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("--index-folder ", folder, ": cannot be made: ", error.message()));
 }
 
 std::string DescribeImage(absl::Span<const std::byte> file) {
@@ -75,34 +99,39 @@ void SetNumber(google::protobuf::Struct& message, const std::string& name, int64
 
 absl::Status PrintIndex(const std::string& file, const std::string& index_folder,
                         const MakeImageRows& make_image_rows, const Session& session) {
+  RETURN_IF_ERROR(MakeIndexFolder(index_folder));
   ASSIGN_OR_RETURN(const OpenedData opened,
                    Open(file, {.index_folder = index_folder, .make_images = make_image_rows}));
-  const std::string field = opened.spec.has_tar()   ? "data.tar.path"
-                            : opened.spec.has_csv() ? "data.csv.path"
-                                                    : "data.tfrecord.path";
-  int64_t bytes = 0, files = 0;
-  for (const std::string& path : PathsOf(opened.spec)) {
-    ASSIGN_OR_RETURN(const auto listed, ListFiles(path, field));
-    for (const ListedFile& one : listed) bytes += one.bytes;
-    files += std::ssize(listed);
-  }
-  if (files == 0) {
+  std::vector<IndexedPath> paths;
+  AddIndexedPaths(opened.spec, paths);
+  if (paths.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         file, ": data of this source need no index; it is made for csv, tar and tfrecord"));
   }
+  int64_t bytes = 0, files = 0;
+  for (const IndexedPath& one : paths) {
+    ASSIGN_OR_RETURN(const auto listed, ListFiles(one.path, "data", {.extension = one.extension}));
+    for (const ListedFile& listed_file : listed) bytes += listed_file.bytes;
+    files += std::ssize(listed);
+  }
   const Dataset& dataset = *opened.dataset;
+  const double seconds = absl::ToDoubleSeconds(opened.time);
   google::protobuf::Struct message;
   SetNumber(message, "samples", dataset.samples());
   SetNumber(message, "evaluation_samples", dataset.evaluation_samples());
   SetNumber(message, "files", files);
   SetNumber(message, "bytes", bytes);
+  (*message.mutable_fields())["seconds"].set_number_value(seconds);
   (*message.mutable_fields())["fingerprint"].set_string_value(dataset.fingerprint());
-  session.Print(message,
-                absl::StrCat("samples       ", dataset.samples(), " to train on, ",
-                             dataset.evaluation_samples(), " held out\nfiles         ", files, ", ",
-                             FormatBytes(bytes), "\nfingerprint   ", dataset.fingerprint(),
-                             "\nindex         in ", index_folder, "\n"),
-                absl::StrCat(dataset.fingerprint(), "\n"));
+  const std::string where = index_folder.empty() ? "not kept; --index-folder FOLDER keeps it"
+                                                 : absl::StrCat("in ", index_folder);
+  session.Print(
+      message,
+      absl::StrCat("samples       ", dataset.samples(), " to train on, ",
+                   dataset.evaluation_samples(), " held out\nfiles         ", files, ", ",
+                   FormatBytes(bytes), "\nfingerprint   ", dataset.fingerprint(),
+                   "\nindex         ", where, absl::StrFormat("\ntime          %.2f s\n", seconds)),
+      absl::StrCat(dataset.fingerprint(), "\n"));
   return absl::OkStatus();
 }
 
@@ -162,7 +191,7 @@ void AddDataCommands(Command program, Session& session) {
   Command index = data.AddCommand("index", "Build the index of a job's data ahead",
                                   "muster data index job.yaml --index-folder /cache");
   index.AddOption("JOB_FILE", *file, "Job file whose data to index").Required();
-  index.AddOption("--index-folder", *folder, "Folder of indexes, as the workers'").Required();
+  index.AddOption("--index-folder", *folder, "Folder of indexes, as the workers'");
   index.SetAction([file, folder, &session] {
     session.Fail(PrintIndex(*file, *folder, ImageMaker::Create, session));
   });

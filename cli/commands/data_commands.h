@@ -11,8 +11,8 @@
 
 namespace muster::cli {
 
-// Opens the data of a job file, so that their index is saved in `index_folder`. Prints numbers of
-// samples, files and bytes, and the fingerprint.
+// Opens the data of a job file, so that their index is saved in `index_folder`, if it is not "".
+// Prints numbers of samples, files and bytes, the fingerprint, and how long it took.
 absl::Status PrintIndex(const std::string& file, const std::string& index_folder,
                         const MakeImageRows& make_image_rows, const Session& session);
 
