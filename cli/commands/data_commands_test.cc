@@ -135,7 +135,7 @@ TEST_F(DataCommandsTest, VerifyExitsWithOneIfASampleIsDamaged) {
 TEST_F(DataCommandsTest, InspectPrintsASectionOfAJobFile) {
   WriteSamples("IMGb");
   EXPECT_THAT(OutputOf([&] { return PrintInspection(folder_ + "/a.tar", {}, session_); }),
-              AllOf(HasSubstr("2 samples\n"), HasSubstr("\ndata:\n  tar:\n")));
+              AllOf(HasSubstr("2 samples\n"), HasSubstr("\ndata:\n  batch_size: 2\n  tar:\n")));
 }
 
 }  // namespace
