@@ -111,7 +111,8 @@ absl::Status MakeFolder(const std::string& path) {
   std::error_code fault;
   fs::create_directories(path, fault);
   if (!fault) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(path, ": cannot be made: ", fault.message()));
+  return absl::UnavailableError(
+      absl::StrCat(path, ": cannot be made: ", fault.message(), "; give the path of a folder"));
 }
 
 class Converter {
@@ -258,6 +259,11 @@ class Converter {
       ZipWriter writer;
       const auto append = [&](absl::string_view bytes) { return Append(output, bytes); };
       for (const ZipMember& member : npz.members()) {
+        if (!absl::EndsWith(member.name, ".npy")) {
+          return DataInvalid(kField, absl::StrCat(in, ": the member ", member.name,
+                                                  " is no .npy file, so this is no .npz file; "
+                                                  "unpack it with unzip"));
+        }
         ASSIGN_OR_RETURN(const int64_t offset, npz.ContentOffset(member, kField));
         RETURN_IF_ERROR(append(writer.Next(member.name, member.crc, member.bytes)));
         if (member.is_deflated()) {

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "lib/data/format/npy.h"
 #include "lib/data/format/npz.h"
+#include "lib/data/format/zip_writer.h"
 #include "lib/status/status.h"
 
 namespace muster::convert_test {
@@ -210,6 +211,10 @@ TEST_F(ConvertTest, StoresTheArraysOfAnNpzFile) {
   damaged[damaged.find("PK\x01\x02") + 16] ^= 1;
   Write("x.npz", damaged);
   EXPECT_THAT(Fault("x.npz"), HasSubstr("the CRC differs"));
+  ZipWriter photos;
+  const std::string head = photos.Next("a.png", /*crc=*/0, /*bytes=*/0);
+  Write("photos.zip", head + photos.End());
+  EXPECT_THAT(Fault("photos.zip"), HasSubstr("photos.zip: the member a.png is no .npy file"));
 }
 
 TEST_F(ConvertTest, ConvertsEachFileOfAFolder) {
