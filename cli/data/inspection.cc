@@ -23,6 +23,7 @@
 #include "lib/data/format/npz.h"
 #include "lib/data/format/tfrecord.h"
 #include "lib/job/spec_writer.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "lib/text/byte_size.h"
 
@@ -32,7 +33,8 @@ namespace {
 constexpr int64_t kImageBytesMax = 64 << 20;
 constexpr int kValuesShown = 8;
 constexpr size_t kFoldersShown = 3;
-constexpr int64_t kBatchSize = 32;  // of the proposal, if there are as many samples
+constexpr size_t kSampleFilesMin = 3;  // a model rarely has as many inputs, each with a file
+constexpr int64_t kBatchSize = 32;     // of the proposal, if there are as many samples
 
 using Files = std::vector<ListedFile>;
 
@@ -73,12 +75,21 @@ absl::StatusOr<SourceInspection> InspectNpy(const Files& files) {
   SourceInspection inspection{.text = absl::StrCat(DescribeFiles("npy", files), "\n"),
                               .samples = INT64_MAX};
   auto& inputs = *inspection.spec.mutable_npy()->mutable_inputs();
-  for (const ListedFile& listed : files) {
+  const size_t shown = std::min<size_t>(files.size(), limits::kGraphInputsMax);
+  for (const ListedFile& listed : absl::MakeSpan(files).first(shown)) {
     ASSIGN_OR_RETURN(const NpyFile file, NpyFile::Open(listed.path, kInspectedField));
     absl::StrAppend(&inspection.text, listed.path, ": ", DescribeArray(file.header()),
                     "; first: ", FirstValues(file), "\n");
     inspection.samples = std::min(inspection.samples, SamplesOf(file.header()));
     inputs[std::filesystem::path(listed.path).stem().string()] = listed.path;
+  }
+  if (shown < files.size()) {
+    absl::StrAppend(&inspection.text, "and ", files.size() - shown, " more\n");
+    inspection.spec.Clear();
+  }
+  if (files.size() >= kSampleFilesMin) {
+    absl::StrAppend(&inspection.text, "If each file is a sample: muster data convert ",
+                    std::filesystem::path(files[0].path).parent_path().string(), " samples.npy\n");
   }
   return inspection;
 }

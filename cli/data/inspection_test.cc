@@ -238,6 +238,13 @@ TEST_F(InspectionTest, DescribesNpyFiles) {
   EXPECT_EQ(Text(path), absl::StrCat("npy: 1 file, 131 B\n", path, ": u8[3]; first: 1, 2, 3\n"));
   EXPECT_EQ(data_.npy().inputs().at("labels"), path);
   EXPECT_EQ(data_.batch_size(), 3) << "there are no more samples";
+  const auto array =
+      absl::StrCat(absl::string_view("\x93NUMPY\x01\x00\x76\x00", 10), header, "\n\1\2\3");
+  for (int i = 0; i < 65; ++i) Write(absl::StrCat("many/", i, ".npy"), array);
+  EXPECT_THAT(Text(folder_ + "/many"),
+              AllOf(HasSubstr("and 1 more\nIf each file is a sample: muster data convert "),
+                    HasSubstr("/many samples.npy\n")));
+  EXPECT_EQ(section_, "") << "a model has at most 64 inputs";
 }
 
 TEST_F(InspectionTest, DescribesColumnsOfText) {
