@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster::cli {
@@ -64,8 +65,12 @@ Option Option::Within(int64_t least, int64_t greatest) {
 }
 
 Option Option::Positive() {
-  AddValidator(*option_, CLI::PositiveNumber);
-  return *this;
+  // CLI::PositiveNumber would print the largest double, which has 309 digits.
+  return Check([](const std::string& value) {
+    double number = 0;
+    const bool is_number = absl::SimpleAtod(value, &number);  // another text has its own error
+    return is_number && !(number > 0) ? absl::StrCat("Value ", value, " is not above 0") : "";
+  });
 }
 
 Option Option::OneOf(const std::vector<std::string>& words) {

@@ -102,7 +102,7 @@ TEST(CommandTest, RejectsValuesThatDoNotFitTheDeclaration) {
   EXPECT_EQ(FaultOf(number, within, {"-n", "64"}), "");
   EXPECT_EQ(FaultOf(number, within, {"-n", "65"}), "--number: Value 65 not in range 1 to 64");
   EXPECT_EQ(FaultOf(number, positive, {"-n", "1"}), "");
-  EXPECT_THAT(FaultOf(number, positive, {"-n", "0"}), HasSubstr("--number: Value 0 not in range"));
+  EXPECT_EQ(FaultOf(number, positive, {"-n", "0"}), "--number: Value 0 is not above 0");
   EXPECT_EQ(FaultOf(word, one_of, {"-n", "red"}), "");
   EXPECT_EQ(FaultOf(word, one_of, {"-n", "green"}), "--number: green not in {red,blue}");
   EXPECT_EQ(FaultOf(word, check, {"-n", "y"}), "");

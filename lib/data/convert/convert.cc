@@ -115,6 +115,20 @@ absl::Status MakeFolder(const std::string& path) {
       absl::StrCat(path, ": cannot be made: ", fault.message(), "; give the path of a folder"));
 }
 
+// Returns INVALID_ARGUMENT if `out` is the folder `in` or lies in it.
+absl::Status CheckOutside(const std::string& in, const std::string& out) {
+  std::error_code fault;
+  const fs::path from = fs::canonical(in, fault);
+  if (fault) return absl::OkStatus();  // listing the folder says why
+  const fs::path to = fs::weakly_canonical(out, fault);
+  if (fault) return absl::OkStatus();
+  if (std::mismatch(from.begin(), from.end(), to.begin(), to.end()).first != from.end()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(out, ": lies in ", in, ", which is converted; write to another folder"));
+}
+
 class Converter {
  public:
   explicit Converter(const ConvertOptions& options) : options_(options) {}
@@ -400,6 +414,7 @@ absl::StatusOr<Converted> Convert(const std::string& in, const std::string& out,
     RETURN_IF_ERROR(converter.ConvertFile(in, out));
     return converter.result();
   }
+  RETURN_IF_ERROR(CheckOutside(in, out));
   ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(in));
   if (names.empty()) return DataInvalid(kField, absl::StrCat(in, ": has no file"));
   const bool has_only_arrays = std::all_of(

@@ -304,6 +304,17 @@ TEST_F(ConvertTest, RefusesWhatIsNoImageInAFolderOfAClass) {
   EXPECT_EQ(Fault("in"), "");
 }
 
+TEST_F(ConvertTest, RefusesToWriteIntoTheFolderThatItReads) {
+  Write("in/cat/1.jpg", kJpeg);
+  for (const char* out : {"in", "in/", "in/shards", "in/cat/../shards", "out/../in"}) {
+    const absl::Status refused = Run("in", out).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << out;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("write to another folder")) << out;
+  }
+  EXPECT_FALSE(fs::exists(At("in/classes.txt")));
+  EXPECT_TRUE(Run("in", "in2").ok());
+}
+
 TEST_F(ConvertTest, ReplacesAllShardsOrNone) {
   const ConvertOptions small = {.shard_bytes = 1};
   ConvertOptions force = small;
