@@ -1,6 +1,8 @@
 #include "kernels/optimizer/optimizer.h"
 
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 
 #include "kernels/optimizer/optimizer_simd.h"
 
@@ -70,6 +72,32 @@ Loop* At(Loop* const (&loops)[3], SimdLevel level) {
   return loops[static_cast<int>(level)];
 }
 
+// Ends the process if `joins` break the rules at kOpenSumsMax. Returns the joins for the loops. Up
+// to two ranks have only one order, so the loops use the faster code for rank order.
+const uint8_t* CheckedJoins(const uint8_t* joins, int ranks) {
+  if (joins == nullptr) return nullptr;
+  int sums = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    ++sums;
+    if (sums > kOpenSumsMax || joins[rank] >= sums) {
+      std::fprintf(stderr, "joins[%d] of %d ranks is %d, with %d sums of at most %d\n", rank, ranks,
+                   joins[rank], sums, kOpenSumsMax);
+      std::abort();
+    }
+    sums -= joins[rank];
+  }
+  if (sums != 1) {
+    std::fprintf(stderr, "the joins of %d ranks leave %d sums instead of 1\n", ranks, sums);
+    std::abort();
+  }
+  return ranks <= 2 ? nullptr : joins;
+}
+
+OptimizerBuffers WithCheckedJoins(OptimizerBuffers buffers) {
+  buffers.joins = CheckedJoins(buffers.joins, buffers.ranks);
+  return buffers;
+}
+
 }  // namespace
 
 int OptimizerSlots(OptimizerRule rule) {
@@ -83,7 +111,7 @@ double ApplyOptimizer(const OptimizerSettings& settings, double learning_rate, i
   const OptimizerCoefficients coefficients = Coefficients(settings, learning_rate, step);
   ApplyOptimizerLoop* const loops[] = {baseline::Apply, avx2::Apply, avx512::Apply};
   return At(loops, level)(settings.rule, coefficients, Coefficients(WithTrustRatio(clip, settings)),
-                          buffers, n);
+                          WithCheckedJoins(buffers), n);
 }
 
 DirectionSquares MeasureDirection(const OptimizerSettings& settings, int64_t step,
@@ -91,20 +119,23 @@ DirectionSquares MeasureDirection(const OptimizerSettings& settings, int64_t ste
                                   const GradientClip& clip, SimdLevel level) {
   const OptimizerCoefficients coefficients = Coefficients(settings, /*learning_rate=*/0, step);
   MeasureDirectionLoop* const loops[] = {baseline::Measure, avx2::Measure, avx512::Measure};
-  return At(loops, level)(settings.rule, coefficients, Coefficients(clip), buffers, n);
+  return At(loops, level)(settings.rule, coefficients, Coefficients(clip),
+                          WithCheckedJoins(buffers), n);
 }
 
-double SumGradients(float* out, const Gradient* gradients, int ranks, int64_t n, SimdLevel level) {
+double SumGradients(float* out, const Gradient* gradients, int ranks, int64_t n,
+                    const uint8_t* joins, SimdLevel level) {
   SumGradientsLoop* const loops[] = {baseline::Sum, avx2::Sum, avx512::Sum};
-  return At(loops, level)(out, gradients, ranks, n);
+  return At(loops, level)(out, gradients, CheckedJoins(joins, ranks), ranks, n);
 }
 
 double ApplyStatistic(float* value_out, const float* value_in, const Gradient* contributions,
-                      int ranks, double momentum, int64_t n, SimdLevel level) {
+                      int ranks, double momentum, int64_t n, const uint8_t* joins,
+                      SimdLevel level) {
   ApplyStatisticLoop* const loops[] = {baseline::ApplyToStatistic, avx2::ApplyToStatistic,
                                        avx512::ApplyToStatistic};
-  return At(loops, level)(value_out, value_in, contributions, ranks, static_cast<float>(momentum),
-                          n);
+  return At(loops, level)(value_out, value_in, contributions, CheckedJoins(joins, ranks), ranks,
+                          static_cast<float>(momentum), n);
 }
 
 }  // namespace muster::kernels

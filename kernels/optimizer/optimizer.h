@@ -69,6 +69,18 @@ struct Gradient {
   FloatType type = FloatType::kF32;
 };
 
+// The largest number of sums that are open at a time while gradients are added along a tree.
+//
+// `joins` below choose the order in which the ranks' gradients are added. Null joins mean rank
+// order: ((g0 + g1) + g2) + ... Otherwise each gradient, in rank order, becomes the last open sum,
+// and then the last two open sums become one, joins[rank] times. So {0, 1, 0, 2} adds
+// (g0 + g1) + (g2 + g3).
+//
+// Requires: one sum remains, and no more than kOpenSumsMax are open at a time. Joins that break
+// this end the process. A balanced tree of n ranks has up to 1 + ceil(log2 n) open sums, so the
+// limit allows 2048 ranks. Sums are in blocks of 4 KiB on the stack, at most 44 KiB.
+inline constexpr int kOpenSumsMax = 12;
+
 // The outputs that bypass the caches, if their arrays are aligned to 64 bytes. That saves reading
 // the lines that are overwritten: a quarter to a third of the traffic. Use it for outputs that are
 // read only after a cache would have evicted them.
@@ -84,6 +96,8 @@ enum class OutgoingStores { kDirect, kUnfetched };
 struct OptimizerBuffers {
   const Gradient* gradients;  // [ranks], one per rank
   int ranks;                  // >= 1
+  // [ranks], see kOpenSumsMax. Null: the gradients are added in rank order.
+  const uint8_t* joins = nullptr;
   const float* values_in;
   float* values_out;
   // The slots, in the order of the formulas. Null if the rule has fewer.
@@ -105,8 +119,8 @@ struct GradientClip {
 };
 
 // Applies update number `step` (counted from 0) to n elements: sum = gradients[0] + gradients[1] +
-// ... in rank order, g = `clip` of sum, then the rule. Returns the sum of squares of the sum,
-// before `clip`. The result is not finite if an element of the sum is not.
+// ... in the order of `buffers.joins`, g = `clip` of sum, then the rule. Returns the sum of squares
+// of the sum, before `clip`. The result is not finite if an element of the sum is not.
 //
 // Coefficients are computed in double and rounded once. Elements are computed in float, one
 // operation of the formula after the other, each correctly rounded. So the result of an element
@@ -119,14 +133,15 @@ double ApplyOptimizer(const OptimizerSettings& settings, double learning_rate, i
                       const OptimizerBuffers& buffers, int64_t n, const GradientClip& clip = {},
                       SimdLevel level = DetectSimdLevel());
 
-// Computes out = gradients[0] + gradients[1] + ... in rank order, and returns its sum of squares.
-// The bits are those that ApplyOptimizer() computes internally. A clip by global norm needs this
-// sum before any update; then call ApplyOptimizer() with `out` as the only rank.
+// Computes out = gradients[0] + gradients[1] + ... in the order of `joins`, see kOpenSumsMax, and
+// returns its sum of squares. The bits are those that ApplyOptimizer() computes internally. A clip
+// by global norm needs this sum before any update; then call ApplyOptimizer() with `out` as the
+// only rank.
 //
 // `out` may be any gradient in f32. It may overlap a gradient of 16 bits that ends at or behind the
 // end of `out`.
 double SumGradients(float* out, const Gradient* gradients, int ranks, int64_t n,
-                    SimdLevel level = DetectSimdLevel());
+                    const uint8_t* joins = nullptr, SimdLevel level = DetectSimdLevel());
 
 // The two numbers that a tensor's trust ratio compares. Each is a sum of squares, added up in 32
 // lanes as above.
@@ -146,9 +161,11 @@ DirectionSquares MeasureDirection(const OptimizerSettings& settings, int64_t ste
 
 // Moves a statistic (a running mean) towards the sum of the ranks' contributions:
 //   value_out = value_in + momentum (contributions[0] + contributions[1] + ... - value_in)
-// in float, each operation correctly rounded. Returns the sum of squares of the contributions' sum,
-// which shows whether it is finite. value_out may be value_in, and must not overlap anything else.
+// in float, each operation correctly rounded, the sum in the order of `joins`. Returns the sum of
+// squares of the contributions' sum, which shows whether it is finite. value_out may be value_in,
+// and must not overlap anything else.
 double ApplyStatistic(float* value_out, const float* value_in, const Gradient* contributions,
-                      int ranks, double momentum, int64_t n, SimdLevel level = DetectSimdLevel());
+                      int ranks, double momentum, int64_t n, const uint8_t* joins = nullptr,
+                      SimdLevel level = DetectSimdLevel());
 
 }  // namespace muster::kernels

@@ -229,6 +229,21 @@ void Narrow(const OptimizerBuffers& b, int64_t i, const float* values, int n, bo
   StoreUnfetched(to, block, n * static_cast<int64_t>(sizeof(uint16_t)));
 }
 
+// Updates as UpdateUnclipped() does, with a sum along a tree.
+template <OptimizerRule kRule>
+__attribute__((noinline)) void UpdateAlongTree(const OptimizerCoefficients& c,
+                                               const OptimizerBuffers& b, const Run& run, int64_t i,
+                                               int n, Squares& squares) {
+  for (int at = 0; at < n; at += kTreeBlock) {
+    const int count = n - at < kTreeBlock ? n - at : kTreeBlock;
+    const OpenSums sums(b.gradients, b.joins, b.ranks, i + at, count);
+    Run part = From(run, at);
+    part.others = sums.first();
+    part.gradient = sums.last().elements;
+    UpdateRun<kRule, Input::kLastRank>(c, sums.last().type, part, count, squares);
+  }
+}
+
 // Updates with elements [i, i + n) of the gradients. Requires: n <= kBlock for three or more ranks,
 // or for two ranks if the first is not f32.
 template <OptimizerRule kRule>
@@ -237,6 +252,9 @@ void UpdateUnclipped(const OptimizerCoefficients& c, const OptimizerBuffers& b, 
   const Gradient& last = b.gradients[b.ranks - 1];
   run.gradient = At(last, i);
   if (b.ranks == 1) return UpdateRun<kRule, Input::kOnlyRank>(c, last.type, run, n, squares);
+  if (b.joins != nullptr) {
+    return UpdateAlongTree<kRule>(c, b, run, i, static_cast<int>(n), squares);
+  }
   alignas(64) float block[kBlock];
   run.others = SumOfOthers(block, b.gradients, b.ranks - 1, i, n);
   UpdateRun<kRule, Input::kLastRank>(c, last.type, run, n, squares);
@@ -246,7 +264,7 @@ template <OptimizerRule kRule>
 void UpdateClipped(const OptimizerCoefficients& c, const ClipCoefficients& clip,
                    const OptimizerBuffers& b, Run run, int64_t i, int n, Squares& squares) {
   alignas(64) float g[kBlock];
-  SumBlock(g, b.gradients, b.ranks, i, n, squares);
+  SumBlock(g, b.gradients, b.joins, b.ranks, i, n, squares);
   Clip(g, clip, n);
   run.gradient = g;
   UpdateRun<kRule, Input::kReady, FloatType::kF32>(c, run, n, squares);
@@ -325,7 +343,7 @@ DirectionSquares Measure(OptimizerRule rule, const OptimizerCoefficients& coeffi
   alignas(64) float g[kBlock];
   for (int64_t i = 0; i < n; i += kBlock) {
     const int count = BlockAt(i, n);
-    SumBlock(g, b.gradients, b.ranks, i, count, unused);
+    SumBlock(g, b.gradients, b.joins, b.ranks, i, count, unused);
     Clip(g, clip, count);
     if (rule == kLamb) {
       Map(
@@ -343,24 +361,24 @@ DirectionSquares Measure(OptimizerRule rule, const OptimizerCoefficients& coeffi
   return {.values = values.Total(), .direction = directions.Total()};
 }
 
-double Sum(float* out, const Gradient* gradients, int ranks, int64_t n) {
+double Sum(float* out, const Gradient* gradients, const uint8_t* joins, int ranks, int64_t n) {
   Squares squares;
   alignas(64) float sum[kBlock];
   for (int64_t i = 0; i < n; i += kBlock) {
     const int count = BlockAt(i, n);
-    SumBlock(sum, gradients, ranks, i, count, squares);
+    SumBlock(sum, gradients, joins, ranks, i, count, squares);
     __builtin_memcpy(out + i, sum, count * sizeof(float));
   }
   return squares.Total();
 }
 
 double ApplyToStatistic(float* value_out, const float* value_in, const Gradient* contributions,
-                        int ranks, float momentum, int64_t n) {
+                        const uint8_t* joins, int ranks, float momentum, int64_t n) {
   Squares squares;
   alignas(64) float sum[kBlock];
   for (int64_t i = 0; i < n; i += kBlock) {
     const int count = BlockAt(i, n);
-    SumBlock(sum, contributions, ranks, i, count, squares);
+    SumBlock(sum, contributions, joins, ranks, i, count, squares);
     Map([momentum](Vec value, Vec target) { return value + momentum * (target - value); }, count,
         value_out + i, value_in + i, static_cast<const float*>(sum));
   }

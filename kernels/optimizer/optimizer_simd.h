@@ -34,10 +34,11 @@ using MeasureDirectionLoop = DirectionSquares(OptimizerRule rule,
                                               const OptimizerCoefficients& coefficients,
                                               const ClipCoefficients& clip,
                                               const OptimizerBuffers& buffers, int64_t n);
-using SumGradientsLoop = double(float* out, const Gradient* gradients, int ranks, int64_t n);
+using SumGradientsLoop = double(float* out, const Gradient* gradients, const uint8_t* joins,
+                                int ranks, int64_t n);
 using ApplyStatisticLoop = double(float* value_out, const float* value_in,
-                                  const Gradient* contributions, int ranks, float momentum,
-                                  int64_t n);
+                                  const Gradient* contributions, const uint8_t* joins, int ranks,
+                                  float momentum, int64_t n);
 
 namespace baseline {
 ApplyOptimizerLoop Apply;

@@ -542,8 +542,8 @@ TEST(OptimizerTest, SumGradientsThenOneRankEqualsTheFusedUpdate) {
     EXPECT_EQ(apart.Step(SettingsOf(kAdamw), 0.1, 0), squares);
     EXPECT_TRUE(fused == apart);
     for (SimdLevel level : Levels()) {
-      EXPECT_EQ(SumGradients(sum.data(), gradients.data(), 1, n, level),
-                SumGradients(sum.data(), gradients.data(), 1, n, SimdLevel::kBaseline));
+      EXPECT_EQ(SumGradients(sum.data(), gradients.data(), 1, n, nullptr, level),
+                SumGradients(sum.data(), gradients.data(), 1, n, nullptr, SimdLevel::kBaseline));
     }
   }
 }
@@ -568,7 +568,7 @@ TEST(OptimizerTest, SumGradientsWidensAGradientOverItsOwnBuffer) {
         void* const payload = reinterpret_cast<char*>(buffer.data()) + 2 * n;
         std::memcpy(payload, halves.data(), 2 * n);
         const Gradient gradients[] = {{payload, type}, {other.data()}};
-        SumGradients(buffer.data(), gradients, 2, n, level);
+        SumGradients(buffer.data(), gradients, 2, n, nullptr, level);
         for (int64_t i = 0; i < n; ++i) ASSERT_EQ(buffer[i], values[i] + 0.5f) << i;
       }
     }
@@ -579,8 +579,9 @@ TEST(OptimizerTest, AStatisticMovesTowardsTheRanksSum) {
   for (SimdLevel level : Levels()) {
     std::vector<float> value(300, 2.0f), a(300, 1.0f), b(300, 3.0f);
     const Gradient contributions[] = {{a.data()}, {b.data()}};
-    EXPECT_EQ(ApplyStatistic(value.data(), value.data(), contributions, 2, 0.25, 300, level),
-              300 * 16.0);
+    EXPECT_EQ(
+        ApplyStatistic(value.data(), value.data(), contributions, 2, 0.25, 300, nullptr, level),
+        300 * 16.0);
     for (float v : value) EXPECT_EQ(v, 2.5f);
   }
 }
