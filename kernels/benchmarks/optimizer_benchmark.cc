@@ -39,6 +39,7 @@ struct Case {
   OptimizerRule rule;
   FloatType gradient;
   int ranks = 1;  // of f32 only
+  const uint8_t* joins = nullptr;
 };
 
 // Memory of one case: the gradients and two versions of values and slots, as a shard has them.
@@ -77,6 +78,7 @@ class Arrays {
     OptimizerBuffers buffers{
         .gradients = gradients_.data(),
         .ranks = case_.ranks,
+        .joins = case_.joins,
         .values_in = floats_[current_][0],
         .values_out = floats_[1 - current_][0],
         .streaming = streaming_ ? Streaming::kSlotsAndValues : Streaming::kNothing};
@@ -159,6 +161,7 @@ void Compare(const Case& c, int64_t footprint, bool streaming) {
 int main() {
   using namespace muster::kernels;
   using enum OptimizerRule;
+  constexpr uint8_t kTreeOf8[] = {0, 1, 0, 2, 0, 1, 0, 3};
   const Case cases[] = {
       {"sgd, f32", kSgd, FloatType::kF32},
       {"sgd, bf16", kSgd, FloatType::kBf16},
@@ -168,6 +171,8 @@ int main() {
       {"adam, bf16", kAdam, FloatType::kBf16},
       {"sgd, 2 x f32", kSgd, FloatType::kF32, 2},
       {"adam, 2 x f32", kAdam, FloatType::kF32, 2},
+      {"sgd, 8 x f32", kSgd, FloatType::kF32, 8},
+      {"sgd, tree of 8", kSgd, FloatType::kF32, 8, kTreeOf8},
   };
   for (const int64_t footprint : {512 * kKiB, 8 * kMiB, 256 * kMiB}) {
     for (const Case& c : cases) Compare(c, footprint, /*streaming=*/false);

@@ -76,6 +76,8 @@ void Stream(const StreamArrays& a, int64_t n) {
       return Choose<4, 3>(a, n);
     case 53:
       return Choose<5, 3>(a, n);
+    case 91:
+      return Choose<9, 1>(a, n);
   }
   __builtin_trap();
 }

@@ -9,7 +9,7 @@ namespace muster::kernels {
 // In one pass, each of the `writes` becomes the scaled sum of all reads. Arrays have n elements and
 // are 64-byte aligned.
 struct StreamArrays {
-  static constexpr int kReadsMax = 5, kWritesMax = 3;
+  static constexpr int kReadsMax = 9, kWritesMax = 3;
   const uint16_t* bf16_read = nullptr;  // one more read, or null
   const float* reads[kReadsMax] = {};   // the first `read_count`
   int read_count = 0;
