@@ -115,6 +115,7 @@ absl::Status PrintIndex(const std::string& file, const std::string& index_folder
     files += std::ssize(listed);
   }
   const Dataset& dataset = *opened.dataset;
+  const std::string fingerprint = FactsOf(dataset, opened.spec, opened.graph).fingerprint();
   const double seconds = absl::ToDoubleSeconds(opened.time);
   google::protobuf::Struct message;
   SetNumber(message, "samples", dataset.samples());
@@ -122,16 +123,16 @@ absl::Status PrintIndex(const std::string& file, const std::string& index_folder
   SetNumber(message, "files", files);
   SetNumber(message, "bytes", bytes);
   (*message.mutable_fields())["seconds"].set_number_value(seconds);
-  (*message.mutable_fields())["fingerprint"].set_string_value(dataset.fingerprint());
+  (*message.mutable_fields())["fingerprint"].set_string_value(fingerprint);
   const std::string where = index_folder.empty() ? "not kept; --index-folder FOLDER keeps it"
                                                  : absl::StrCat("in ", index_folder);
   session.Print(
       message,
       absl::StrCat("samples       ", dataset.samples(), " to train on, ",
                    dataset.evaluation_samples(), " held out\nfiles         ", files, ", ",
-                   FormatBytes(bytes), "\nfingerprint   ", dataset.fingerprint(),
+                   FormatBytes(bytes), "\nfingerprint   ", fingerprint,
                    "\nindex         ", where, absl::StrFormat("\ntime          %.2f s\n", seconds)),
-      absl::StrCat(dataset.fingerprint(), "\n"));
+      absl::StrCat(fingerprint, "\n"));
   return absl::OkStatus();
 }
 

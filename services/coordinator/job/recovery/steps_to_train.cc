@@ -16,9 +16,10 @@
 namespace muster {
 namespace {
 
-constexpr size_t kFingerprintCharactersMax = 12;  // enough to tell two apart
+// More than a fingerprint has. A worker may report any text.
+constexpr size_t kFingerprintCharactersMax = 100;
 
-std::string ShortFingerprint(const std::string& fingerprint) {
+std::string PrintableFingerprint(const std::string& fingerprint) {
   return Printable(fingerprint.substr(0, kFingerprintCharactersMax));
 }
 
@@ -60,8 +61,9 @@ std::string Difference(const std::string& first, const v1::DatasetFacts& facts,
   }
   if (HasOtherContents(facts, others)) {
     return absl::StrCat(kWhat, second, " has other files or labels than ", first, ": fingerprint ",
-                        ShortFingerprint(others.fingerprint()), " against ",
-                        ShortFingerprint(facts.fingerprint()), "; give all workers the same files");
+                        PrintableFingerprint(others.fingerprint()), " against ",
+                        PrintableFingerprint(facts.fingerprint()),
+                        "; give all workers the same files and the same version of Muster");
   }
   return absl::StrCat(kWhat, "a block has ", facts.block_samples(), " samples on ", first, ", ",
                       others.block_samples(), " on ", second, "; set data.shuffle.block.samples");
@@ -130,8 +132,9 @@ absl::Status CheckSameData(const v1::JobPlan& plan, const JobMembers& members,
   if (fingerprint.empty() || trained.fingerprint.empty() || fingerprint == trained.fingerprint) {
     return absl::OkStatus();
   }
-  const std::string difference = absl::StrCat("fingerprint ", ShortFingerprint(fingerprint),
-                                              " against ", ShortFingerprint(trained.fingerprint));
+  const std::string difference =
+      absl::StrCat("fingerprint ", PrintableFingerprint(fingerprint), " against ",
+                   PrintableFingerprint(trained.fingerprint));
   if (!trained.is_own) {
     return Failure("OTHER_DATA",
                    absl::StrCat("the files or labels of the data are not those of ", plan.restore(),

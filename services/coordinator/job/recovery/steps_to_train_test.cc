@@ -77,17 +77,18 @@ TEST_F(StepsToTrainTest, AllWorkersMustSeeTheSameData) {
 
 TEST_F(StepsToTrainTest, AllWorkersMustSeeTheSameFiles) {
   v1::DatasetFacts facts = Facts(80, 20);
-  facts.set_fingerprint("12ab12ab12ab12ab");
+  facts.set_fingerprint("12ab12ab12ab12ab:pixels-1");
   See("w-0", facts);
   EXPECT_TRUE(Steps().ok()) << "w-1 is of an older version and reports no fingerprint";
   See("w-1", facts);
   EXPECT_TRUE(Steps().ok());
-  facts.set_fingerprint("34cd34cd34cd34cd");
+  facts.set_fingerprint("12ab12ab12ab12ab:pixels-2");
   See("w-1", facts);
   EXPECT_EQ(ReasonOf(Steps().status()), "DATASET_MISMATCH");
   EXPECT_EQ(Steps().status().message(),
             "workers see different data: w-1 has other files or labels than w-0: fingerprint "
-            "34cd34cd34cd against 12ab12ab12ab; give all workers the same files");
+            "12ab12ab12ab12ab:pixels-2 against 12ab12ab12ab12ab:pixels-1; give all workers "
+            "the same files and the same version of Muster");
 }
 
 TEST_F(StepsToTrainTest, AnOldWorkerDoesNotHideThatTheOthersSeeOtherFiles) {
