@@ -52,14 +52,19 @@ absl::string_view CompressionName(Compression compression) {
 absl::Status CheckUncompressed(const DataFile& file, absl::string_view field) {
   std::array<std::byte, kMagicBytesMax> first;
   ASSIGN_OR_RETURN(const int64_t bytes, file.ReadSome(0, absl::MakeSpan(first)));
-  const CompressionEntry* entry = EntryOf(absl::MakeConstSpan(first).first(bytes));
+  return CheckUncompressed(absl::MakeConstSpan(first).first(bytes), file.path(), field);
+}
+
+absl::Status CheckUncompressed(absl::Span<const std::byte> first, absl::string_view path,
+                               absl::string_view field) {
+  const CompressionEntry* entry = EntryOf(first);
   if (entry == nullptr) return absl::OkStatus();
-  absl::string_view out = file.path();
+  absl::string_view out = path;
   if (!absl::ConsumeSuffix(&out, entry->suffix)) out = "OUT";
   const std::string command = entry->tool.empty()
-                                  ? absl::StrCat("muster data convert ", file.path(), " ", out)
-                                  : absl::StrCat(entry->tool, " ", file.path());
-  return DataInvalid(field, absl::StrCat(file.path(), ": is compressed with ", entry->name,
+                                  ? absl::StrCat("muster data convert ", path, " ", out)
+                                  : absl::StrCat(entry->tool, " ", path);
+  return DataInvalid(field, absl::StrCat(path, ": is compressed with ", entry->name,
                                          ", which has no random access; run: ", command));
 }
 

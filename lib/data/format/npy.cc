@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/data/data_fault.h"
+#include "lib/data/format/compression.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -258,6 +259,7 @@ std::string MakeNpyHeader(NpyType type, absl::Span<const int64_t> shape) {
 
 absl::StatusOr<NpyFile> NpyFile::Open(const std::string& path, absl::string_view field) {
   ASSIGN_OR_RETURN(auto file, MappedFile::Open(path, field));
+  RETURN_IF_ERROR(CheckUncompressed(file->bytes(), path, field));
   ASSIGN_OR_RETURN(NpyHeader header, ReadNpyHeader(file->bytes(), path, field));
   return NpyFile(std::move(file), std::move(header));
 }

@@ -264,6 +264,7 @@ TEST_F(NpyDatasetTest, RefusesOtherFormatsAndSaysWhatToDo) {
   const std::string good = Dictionary("<f4", "10, 2, 3");
   for (const Case& c : std::vector<Case>{
            {"PK\3\4 an npz", "not an .npy file", "DATA_INVALID"},
+           {"\x1f\x8b gzip", "is compressed with gzip", "DATA_INVALID"},
            {"", "the file is empty", "DATA_TRUNCATED"},
            {"\x93NUM", "4 bytes", "DATA_TRUNCATED"},
            {Header(good, 4) + floats, "format version 4", "DATA_INVALID"},
