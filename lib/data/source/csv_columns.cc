@@ -142,7 +142,10 @@ absl::Status AddColumns(const std::string& text, const CsvLayout& layout, const 
                                 : absl::StrCat("; there are ", absl::StrJoin(names, ", "),
                                                layout.names.size() > names.size() ? ", ..." : "")));
   }
-  if (first < 1 || last < first || last > static_cast<int64_t>(layout.columns)) {
+  if (last < first) {
+    return DataInvalid(field, absl::StrCat(Shown(text), ": a range begins with its lower number"));
+  }
+  if (first < 1 || last > static_cast<int64_t>(layout.columns)) {
     return DataInvalid(field, absl::StrCat(Shown(text), ": columns are 1 to ", layout.columns));
   }
   for (int column = first; column <= last; ++column) columns.push_back(column - 1);
@@ -164,6 +167,11 @@ absl::StatusOr<CsvColumns::Vocabulary> ReadVocabulary(const v1::CsvVocabulary& v
   RETURN_IF_ERROR(CheckUncompressed(*file, path_field));
   if (file->bytes() > bytes_left) return DataTooLarge(path_field, file->path(), bytes_left);
   bytes_left -= file->bytes();
+  if (file->bytes() == 0) {
+    return DataTooSmall(path_field, absl::StrCat(file->path(),
+                                                 ": is empty; a vocabulary has a word on each "
+                                                 "line"));
+  }
   std::string text(file->bytes(), '\0');
   RETURN_IF_ERROR(
       file->Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));

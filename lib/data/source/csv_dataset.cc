@@ -246,14 +246,15 @@ bool IsNumberOrRange(absl::string_view column) {
          column.find_first_not_of("0123456789-") == absl::string_view::npos;
 }
 
-absl::StatusOr<CsvLayout> LayoutOf(const v1::CsvData& csv, const CsvLines& lines) {
+// Returns the columns that the first line of `first` has.
+absl::StatusOr<CsvLayout> LayoutOf(const v1::CsvData& csv, const DataFile& first,
+                                   const std::string& field) {
   CsvLayout layout;
   layout.format.has_quotes = !csv.criteo();
-  ASSIGN_OR_RETURN(const auto first, OpenUncompressed(lines.listed[0].path, lines.field));
   if (csv.separator().size() > 1) return DataInvalid("data.csv.separator", "must be one byte");
   if (!csv.separator().empty()) {
     layout.format.separator = csv.separator()[0];
-  } else if (csv.criteo() || absl::EndsWith(first->path(), ".tsv")) {
+  } else if (csv.criteo() || absl::EndsWith(first.path(), ".tsv")) {
     layout.format.separator = '\t';
   }
   const auto numbers = [](const auto& input) {
@@ -264,15 +265,15 @@ absl::StatusOr<CsvLayout> LayoutOf(const v1::CsvData& csv, const CsvLines& lines
       !csv.criteo() &&
       (csv.has_header() ? csv.header()
                         : !std::all_of(csv.inputs().begin(), csv.inputs().end(), numbers));
-  ASSIGN_OR_RETURN(std::vector<std::string> fields, FirstLine(*first, layout.format, lines.field));
+  ASSIGN_OR_RETURN(std::vector<std::string> fields, FirstLine(first, layout.format, field));
   layout.columns = fields.size();
   if (layout.format.has_header) layout.names = std::move(fields);
   if (csv.criteo()) {
     layout.names = CriteoColumns();
     if (layout.columns != layout.names.size()) {
-      return DataInvalid(lines.field, absl::StrCat(first->path(), ": ", layout.columns,
-                                                   " columns, but Criteo's files have ",
-                                                   layout.names.size(), ", separated by tabs"));
+      return DataInvalid(field, absl::StrCat(first.path(), ": ", layout.columns,
+                                             " columns, but Criteo's files have ",
+                                             layout.names.size(), ", separated by tabs"));
     }
   }
   return layout;
@@ -334,6 +335,19 @@ absl::Status IndexLines(CsvLines& lines, const CsvLayout& layout, const std::str
   return absl::OkStatus();
 }
 
+// Opens the columns of each graph input.
+absl::StatusOr<std::vector<CsvColumns>> OpenInputs(const v1::CsvData& csv, const v1::Graph& graph,
+                                                   const CsvLayout& layout, int64_t& bytes_left) {
+  const std::vector<InputUse> uses = UsesOfInputs(graph);
+  std::vector<CsvColumns> inputs;
+  for (int i = 0; i < graph.inputs_size(); ++i) {
+    ASSIGN_OR_RETURN(CsvColumns input,
+                     OpenCsvColumns(csv, graph.inputs(i), uses[i], layout, bytes_left));
+    inputs.push_back(std::move(input));
+  }
+  return inputs;
+}
+
 absl::Status CheckNames(const v1::CsvData& csv, const v1::Graph& graph) {
   for (const auto& [name, input] : csv.inputs()) {
     if (FindInput(graph, name) != nullptr) continue;
@@ -347,6 +361,12 @@ absl::Status CheckNames(const v1::CsvData& csv, const v1::Graph& graph) {
 }
 
 }  // namespace
+
+absl::Status CheckCsvColumns(const v1::CsvData& csv, const v1::Graph& graph, const DataFile& file,
+                             const std::string& field, int64_t held_bytes_max) {
+  ASSIGN_OR_RETURN(const CsvLayout layout, LayoutOf(csv, file, field));
+  return OpenInputs(csv, graph, layout, held_bytes_max).status();
+}
 
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenCsvDataset(const v1::DataSpec& spec,
                                                               const v1::Graph& graph,
@@ -362,15 +382,10 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenCsvDataset(const v1::DataSpec
   RETURN_IF_ERROR(CheckNames(csv, graph));
   if (graph.inputs().empty()) return DataInvalid("data.csv", "the model reads no data");
   ASSIGN_OR_RETURN(CsvLines training, ListLines(csv.path(), "data.csv.path"));
-  ASSIGN_OR_RETURN(CsvLayout layout, LayoutOf(csv, training));
+  ASSIGN_OR_RETURN(const auto first, OpenUncompressed(training.listed[0].path, training.field));
+  ASSIGN_OR_RETURN(CsvLayout layout, LayoutOf(csv, *first, training.field));
   int64_t bytes_left = options.held_bytes_max;
-  const std::vector<InputUse> uses = UsesOfInputs(graph);
-  std::vector<CsvColumns> inputs;
-  for (int i = 0; i < graph.inputs_size(); ++i) {
-    ASSIGN_OR_RETURN(CsvColumns input,
-                     OpenCsvColumns(csv, graph.inputs(i), uses[i], layout, bytes_left));
-    inputs.push_back(std::move(input));
-  }
+  ASSIGN_OR_RETURN(std::vector<CsvColumns> inputs, OpenInputs(csv, graph, layout, bytes_left));
   RETURN_IF_ERROR(IndexLines(training, layout, options.index_folder, bytes_left));
   const int64_t all = training.index->samples();
   const int64_t samples = all - std::llround(all * csv.holdout());
