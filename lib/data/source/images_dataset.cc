@@ -31,6 +31,7 @@ namespace {
 
 constexpr int64_t kImageFileBytesMax = 1 << 30;
 constexpr int64_t kListBytesMax = int64_t{8} << 30;
+constexpr int64_t kListBytesChecked = int64_t{1} << 20;
 constexpr int kClassesInMessage = 5;
 
 uint64_t HashOf(absl::string_view text, uint64_t hash = 0xcbf29ce484222325) {
@@ -82,6 +83,7 @@ struct LabelledFiles {
   std::vector<std::string> names;  // of the folders, by label; empty for a list
   ImageTable images;
   int64_t classes = 0;
+  int64_t last_class_line = 0;  // the first line of a list with the class of the largest number
   uint64_t fingerprint = HashOf("");
 
   std::string path(int64_t i) const {
@@ -166,21 +168,31 @@ std::string ParseListLine(absl::string_view line, absl::string_view& path, int32
   return label < 0 ? absl::StrCat("has the class ", label, ", which is below 0") : "";
 }
 
-absl::Status AddLine(LabelledFiles& to, absl::string_view line) {
+absl::Status AddLine(LabelledFiles& to, absl::string_view line, int64_t number) {
   absl::string_view path;
   int32_t label = 0;
   const std::string fault = ParseListLine(line, path, label);
   if (!fault.empty()) return absl::InvalidArgumentError(fault);
   to.images.Add(path, label);
   to.Count(path, 0, label);
-  to.classes = std::max<int64_t>(to.classes, int64_t{label} + 1);
+  if (label >= to.classes) {
+    to.classes = int64_t{label} + 1;
+    to.last_class_line = number;
+  }
   return absl::OkStatus();
 }
 
+// How much of a list is read and held.
+struct ListLimits {
+  int64_t held_bytes_max = std::numeric_limits<int64_t>::max();
+  int64_t read_bytes_max = kListBytesMax;  // a line that goes on after these bytes is not read
+};
+
 absl::StatusOr<LabelledFiles> ReadList(const std::string& list, const std::string& folder,
-                                       absl::string_view field, int64_t held_bytes_max) {
+                                       absl::string_view field, const ListLimits& limits) {
   LabelledFiles files{.source = list, .folder = folder, .field = std::string(field)};
   ASSIGN_OR_RETURN(const auto file, DataFile::Open(list, field));
+  const int64_t bytes = std::min(file->bytes(), limits.read_bytes_max);
   if (file->bytes() > kListBytesMax) return DataTooLarge(field, list, kListBytesMax);
   std::string rest;  // a line that the last piece has begun
   std::vector<char> piece(1 << 20);
@@ -189,17 +201,19 @@ absl::StatusOr<LabelledFiles> ReadList(const std::string& list, const std::strin
     ++number;
     line = absl::StripAsciiWhitespace(line);
     if (line.empty()) return absl::OkStatus();
-    const absl::Status added = AddLine(files, line);
+    const absl::Status added = AddLine(files, line, number);
     if (!added.ok()) {
-      return DataInvalid(field, absl::StrCat(list, ": line ", number, " ", added.message()));
+      const absl::string_view remedy = number == 1 ? "; remove the line if it is a header" : "";
+      return DataInvalid(field,
+                         absl::StrCat(list, ": line ", number, " ", added.message(), remedy));
     }
-    if (files.images.held_bytes() <= held_bytes_max) return absl::OkStatus();
-    return DataTooLarge(field, list, held_bytes_max);
+    if (files.images.held_bytes() <= limits.held_bytes_max) return absl::OkStatus();
+    return DataTooLarge(field, list, limits.held_bytes_max);
   };
-  for (int64_t at = 0; at < file->bytes();) {
-    ASSIGN_OR_RETURN(const int64_t got,
-                     file->ReadSome(at, absl::MakeSpan(reinterpret_cast<std::byte*>(piece.data()),
-                                                       piece.size())));
+  for (int64_t at = 0; at < bytes;) {
+    auto* const to = reinterpret_cast<std::byte*>(piece.data());
+    const auto size = std::min<int64_t>(std::ssize(piece), bytes - at);
+    ASSIGN_OR_RETURN(const int64_t got, file->ReadSome(at, absl::MakeSpan(to, size)));
     if (got == 0) break;
     at += got;
     absl::string_view text(piece.data(), got);
@@ -215,7 +229,7 @@ absl::StatusOr<LabelledFiles> ReadList(const std::string& list, const std::strin
                                              piece.size(), " bytes"));
     }
   }
-  if (!rest.empty()) RETURN_IF_ERROR(add(rest));
+  if (!rest.empty() && bytes == file->bytes()) RETURN_IF_ERROR(add(rest));
   if (files.images.size() == 0) {
     return DataTooSmall(field, absl::StrCat(list, ": names no image"));
   }
@@ -343,6 +357,13 @@ absl::Status CheckModel(const v1::Graph& graph) {
 
 absl::Status CheckClasses(const LabelledFiles& files, const InputUse& use) {
   if (files.classes <= use.limit) return absl::OkStatus();
+  if (files.names.empty()) {
+    return DataInvalid(
+        files.field,
+        absl::StrCat(files.source, ": line ", files.last_class_line, " has the class ",
+                     files.classes - 1, "; the model takes ", ToText(use),
+                     ": set model.zoo.args.classes to ", files.classes, ", or correct the label"));
+  }
   return DataInvalid(files.field, absl::StrCat(files.source, ": ", files.classes,
                                                " classes do not fit the model's ", use.limit,
                                                ": set model.zoo.args.classes to ", files.classes));
@@ -370,23 +391,42 @@ absl::Status CheckSameClasses(const LabelledFiles& training, const LabelledFiles
 }
 
 absl::StatusOr<LabelledFiles> ReadFiles(const std::string& path, const std::string& list,
-                                        const std::string& prefix, int64_t held_bytes_max) {
+                                        const std::string& prefix, const ListLimits& limits) {
   const std::string path_field = absl::StrCat("data.images.", prefix, "path");
   if (!list.empty()) {
     const std::string folder =
         path.empty() ? std::filesystem::path(list).parent_path().string() : path;
-    ASSIGN_OR_RETURN(
-        LabelledFiles files,
-        ReadList(list, folder, absl::StrCat("data.images.", prefix, "list"), held_bytes_max));
+    ASSIGN_OR_RETURN(LabelledFiles files,
+                     ReadList(list, folder, absl::StrCat("data.images.", prefix, "list"), limits));
     // A list with wrong paths is found now, not at the first batch.
     RETURN_IF_ERROR(DataFile::Open(files.path(0), files.field).status());
     return files;
   }
   if (path.empty()) return DataInvalid(path_field, "required, or a list");
-  return ReadFolders(path, path_field, held_bytes_max);
+  return ReadFolders(path, path_field, limits.held_bytes_max);
+}
+
+absl::StatusOr<LabelledFiles> ReadTraining(const v1::ImagesData& images, const ListLimits& limits) {
+  return ReadFiles(images.path(), images.list(), "", limits);
+}
+
+absl::StatusOr<LabelledFiles> ReadEvaluation(const v1::ImagesData& images,
+                                             const ListLimits& limits) {
+  // A list of held-out images starts from the folder of the training images if it has no own.
+  const bool is_list = !images.eval_list().empty();
+  return ReadFiles(is_list && images.eval_path().empty() ? images.path() : images.eval_path(),
+                   images.eval_list(), "eval_", limits);
 }
 
 }  // namespace
+
+absl::Status CheckImageList(const v1::ImagesData& images, const InputUse& target,
+                            bool is_evaluation) {
+  const ListLimits limits = {.read_bytes_max = kListBytesChecked};
+  ASSIGN_OR_RETURN(const LabelledFiles files,
+                   is_evaluation ? ReadEvaluation(images, limits) : ReadTraining(images, limits));
+  return CheckClasses(files, target);
+}
 
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenImagesDataset(
     const v1::DataSpec& spec, const v1::Graph& graph, const DataOptions& options,
@@ -408,16 +448,12 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenImagesDataset(
   ASSIGN_OR_RETURN(auto maker,
                    make_image_rows(spec.image(), spec.seed(), shape[1], shape[2], shape[3]));
   ASSIGN_OR_RETURN(LabelledFiles files,
-                   ReadFiles(images.path(), images.list(), "", options.held_bytes_max));
+                   ReadTraining(images, {.held_bytes_max = options.held_bytes_max}));
   RETURN_IF_ERROR(CheckClasses(files, rows.target_use()));
   std::optional<LabelledFiles> evaluation;
   if (has_evaluation) {
-    // A list of held-out images starts from the folder of the training images if it has no own.
-    const bool is_list = !images.eval_list().empty();
-    ASSIGN_OR_RETURN(
-        evaluation,
-        ReadFiles(is_list && images.eval_path().empty() ? images.path() : images.eval_path(),
-                  images.eval_list(), "eval_", options.held_bytes_max - files.images.held_bytes()));
+    const int64_t bytes_left = options.held_bytes_max - files.images.held_bytes();
+    ASSIGN_OR_RETURN(evaluation, ReadEvaluation(images, {.held_bytes_max = bytes_left}));
     RETURN_IF_ERROR(CheckClasses(*evaluation, rows.target_use()));
     RETURN_IF_ERROR(CheckSameClasses(files, *evaluation));
   }

@@ -7,9 +7,11 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/data/dataset.h"
 #include "lib/data/image_rows.h"
+#include "lib/data/input_use.h"
 #include "lib/data/source/data_options.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
@@ -27,5 +29,10 @@ namespace muster {
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenImagesDataset(
     const v1::DataSpec& spec, const v1::Graph& graph, const DataOptions& options,
     const MakeImageRows& make_image_rows);
+
+// Checks the first MiB of a list of images: its lines, that the model has their classes, and that
+// the first image exists. The list is that of training, or of evaluation. Blocks.
+absl::Status CheckImageList(const v1::ImagesData& images, const InputUse& target,
+                            bool is_evaluation);
 
 }  // namespace muster

@@ -128,8 +128,11 @@ TEST_F(ImagesDatasetTest, AFaultyLineIsNamedByItsNumber) {
   EXPECT_THAT(error("b.jpg -1"), HasSubstr("line 2 has the class -1, which is below 0"));
   EXPECT_THAT(error("b.jpg 99999999999"), HasSubstr("line 2 has the class '99999999999'"));
   EXPECT_THAT(error(std::string(3 << 20, 'x')), HasSubstr("line 2 is longer than 1048576 bytes"));
-  EXPECT_THAT(error("b.jpg 3"), HasSubstr("4 classes do not fit the model's 3: set "
-                                          "model.zoo.args.classes to 4"));
+  EXPECT_THAT(error("b.jpg 3"), HasSubstr("line 2 has the class 3; the model takes 0 to 2: set "
+                                          "model.zoo.args.classes to 4, or correct the label"));
+  spec_.mutable_images()->set_list(Write("list.txt", "path,label\na.jpg,0\n"));
+  EXPECT_THAT(Samples(Open()), HasSubstr("line 1 has the class 'label', which is no number; remove "
+                                         "the line if it is a header"));
   spec_.mutable_images()->set_list(Write("list.txt", "\n"));
   EXPECT_THAT(Samples(Open()), HasSubstr("names no image"));
 }
