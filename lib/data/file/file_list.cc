@@ -120,36 +120,6 @@ std::optional<std::vector<std::string>> Alternatives(absl::string_view inside, i
   return texts;
 }
 
-// Replaces each pair of braces by its texts.
-absl::StatusOr<std::vector<std::string>> ExpandBraces(const std::string& path,
-                                                      absl::string_view field, int64_t files_max) {
-  std::vector<std::string> done = {""};
-  absl::string_view rest = path;
-  while (true) {
-    const size_t open = rest.find('{');
-    for (std::string& text : done) absl::StrAppend(&text, rest.substr(0, open));
-    if (open == absl::string_view::npos) return done;
-    const size_t close = rest.find('}', open);
-    const auto texts = close == absl::string_view::npos
-                           ? std::nullopt
-                           : Alternatives(rest.substr(open + 1, close - open - 1), files_max);
-    if (!texts) {
-      return DataInvalid(field, absl::StrCat(path, ": '", rest.substr(open, close - open + 1),
-                                             "' is no range such as {000..146}, and no list such "
-                                             "as {a,b}"));
-    }
-    if (std::ssize(*texts) > files_max / std::ssize(done)) {
-      return TooManyFiles(field, path, files_max);
-    }
-    std::vector<std::string> longer;
-    for (const std::string& text : done) {
-      for (const std::string& next : *texts) longer.push_back(text + next);
-    }
-    done = std::move(longer);
-    rest.remove_prefix(close + 1);
-  }
-}
-
 // A backslash and a bracket stand for themselves in our patterns.
 std::string FnmatchPattern(absl::string_view component) {
   std::string pattern;
@@ -298,6 +268,36 @@ class FileLister {
 };
 
 }  // namespace
+
+absl::StatusOr<std::vector<std::string>> ExpandBraces(const std::string& path,
+                                                      absl::string_view field,
+                                                      int64_t patterns_max) {
+  std::vector<std::string> done = {""};
+  absl::string_view rest = path;
+  while (true) {
+    const size_t open = rest.find('{');
+    for (std::string& text : done) absl::StrAppend(&text, rest.substr(0, open));
+    if (open == absl::string_view::npos) return done;
+    const size_t close = rest.find('}', open);
+    const auto texts = close == absl::string_view::npos
+                           ? std::nullopt
+                           : Alternatives(rest.substr(open + 1, close - open - 1), patterns_max);
+    if (!texts) {
+      return DataInvalid(field, absl::StrCat(path, ": '", rest.substr(open, close - open + 1),
+                                             "' is no range such as {000..146}, and no list such "
+                                             "as {a,b}"));
+    }
+    if (std::ssize(*texts) > patterns_max / std::ssize(done)) {
+      return TooManyFiles(field, path, patterns_max);
+    }
+    std::vector<std::string> longer;
+    for (const std::string& text : done) {
+      for (const std::string& next : *texts) longer.push_back(text + next);
+    }
+    done = std::move(longer);
+    rest.remove_prefix(close + 1);
+  }
+}
 
 absl::StatusOr<std::vector<ListedFile>> ListFiles(const std::string& path, absl::string_view field,
                                                   const FileListOptions& options) {

@@ -41,6 +41,12 @@ struct FileListOptions {
 absl::StatusOr<std::vector<ListedFile>> ListFiles(const std::string& path, absl::string_view field,
                                                   const FileListOptions& options = {});
 
+// Returns the patterns without braces that `path` stands for, in their order. Returns DATA_INVALID
+// for faulty braces, and for more than `patterns_max` patterns.
+absl::StatusOr<std::vector<std::string>> ExpandBraces(const std::string& path,
+                                                      absl::string_view field,
+                                                      int64_t patterns_max = 1'000'000);
+
 // Calls `visit` for each regular file below `folder`, as above, but with its name relative to
 // `folder` and in no order. Ends with the first error. Takes no memory for the files. A folder that
 // several links lead to is visited once, so a cycle of links ends.

@@ -12,11 +12,20 @@
 #include "absl/strings/string_view.h"
 #include "lib/data/data_fault.h"
 #include "lib/data/dataset.h"
+#include "lib/data/file/data_file.h"
+#include "lib/data/format/example.h"
+#include "lib/data/format/tfrecord.h"
 #include "lib/data/image/image_spec.h"
+#include "lib/data/image_rows.h"
+#include "lib/data/input_use.h"
 #include "lib/data/labelled_rows.h"
+#include "lib/data/source/csv_dataset.h"
+#include "lib/data/source/example_rows.h"
 #include "lib/data/source/idx_dataset.h"
+#include "lib/data/source/images_dataset.h"
 #include "lib/data/source/linear_dataset.h"
 #include "lib/data/source/npy_dataset.h"
+#include "lib/data/source/npz_dataset.h"
 #include "lib/data/source/sample_files.h"
 #include "lib/data/source/synthetic_dataset.h"
 #include "lib/data/source/text_dataset.h"
@@ -28,9 +37,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kClassEntriesMax = 100'000;  // of a folder that are looked at
+constexpr int kClassEntriesMax = 100'000;  // of folders that are looked at
+// The beginning of a file in which features are searched.
+constexpr int64_t kSearchedBytes = int64_t{1} << 20;
+constexpr int kSearchedRecords = 1000;
+constexpr int64_t kSearchedRecordBytesMax = int64_t{16} << 20;
 
-using Check = absl::Status (*)(const DataFile&, absl::string_view);
 using Samples = absl::StatusOr<std::optional<int64_t>>;
 
 Samples SamplesOf(const absl::StatusOr<std::unique_ptr<const Dataset>>& dataset) {
@@ -87,21 +99,42 @@ absl::Status CheckImageInputs(const v1::DataSpec& spec, const Inputs& inputs,
 // Checks the files to train on, and those to evaluate if there are any. `extension` is that of the
 // files of a folder.
 absl::Status CheckFiles(const std::string& source, const std::string& path,
-                        const std::string& eval_path, absl::string_view extension, Check check) {
+                        const std::string& eval_path, absl::string_view extension,
+                        SampleFileCheck check) {
   RETURN_IF_ERROR(CheckSampleFiles(path, absl::StrCat("data.", source, ".path"), extension, check));
   if (eval_path.empty()) return absl::OkStatus();
   return CheckSampleFiles(eval_path, absl::StrCat("data.", source, ".eval_path"), extension, check);
 }
 
-// Counts the folders of classes. Ends at the first one that the model has no class for. Returns OK
-// for a folder with too many entries; the workers list it.
+// Looks for an image in the folder of a class. Takes the entries that it sees from `entries_left`,
+// and returns OK if there are none left.
+absl::Status CheckClass(const fs::path& folder, absl::string_view field, int& entries_left) {
+  std::error_code error;
+  constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
+  fs::recursive_directory_iterator entry(folder, kFollow, error);
+  if (error) return DataPathFault(field, folder.string(), error.value());
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    if (--entries_left <= 0) return absl::OkStatus();
+    std::error_code unknown;  // of an entry that vanishes
+    const bool is_hidden = entry->path().filename().string()[0] == '.';
+    if (is_hidden) entry.disable_recursion_pending();
+    if (!is_hidden && entry->is_regular_file(unknown)) return absl::OkStatus();
+  }
+  if (error) return absl::OkStatus();  // such as a cycle of links, which the workers resolve
+  return DataTooSmall(field, absl::StrCat(folder.string(),
+                                          ": the folder of a class has no file; remove it or fill "
+                                          "it"));
+}
+
+// Checks the folders of classes. Ends at the first one that the model has no class for. Returns OK
+// for folders with too many entries; the workers list them.
 absl::Status CheckClasses(const std::string& path, absl::string_view field, int64_t classes) {
   std::error_code error;
   int64_t folders = 0;
-  int entries = 0;
+  int entries_left = kClassEntriesMax;
   for (fs::directory_iterator entry(path, error), end; !error && entry != end;
        entry.increment(error)) {
-    if (++entries > kClassEntriesMax) return absl::OkStatus();
+    if (--entries_left <= 0) return absl::OkStatus();
     std::error_code unknown;  // of an entry that vanishes
     if (entry->path().filename().string()[0] == '.' || !entry->is_directory(unknown)) continue;
     if (++folders > classes) {
@@ -109,20 +142,13 @@ absl::Status CheckClasses(const std::string& path, absl::string_view field, int6
                                              " classes, and the model has ", classes,
                                              ": set model.zoo.args.classes"));
     }
+    RETURN_IF_ERROR(CheckClass(entry->path(), field, entries_left));
   }
   if (error) return DataPathFault(field, path, error.value());
   if (folders > 0) return absl::OkStatus();
   return DataTooSmall(field, absl::StrCat(path,
                                           ": holds no folder; it needs a folder of images for "
                                           "each class, or data.images.list"));
-}
-
-absl::Status CheckImageFiles(const std::string& path, absl::string_view path_field,
-                             const std::string& list, absl::string_view list_field,
-                             int64_t classes) {
-  if (list.empty()) return CheckClasses(path, path_field, classes);
-  ASSIGN_OR_RETURN(const auto file, DataFile::Open(list, list_field));
-  return CheckTextStart(*file, list_field);
 }
 
 absl::Status CheckImages(const v1::DataSpec& spec, const v1::Graph& graph) {
@@ -134,19 +160,69 @@ absl::Status CheckImages(const v1::DataSpec& spec, const v1::Graph& graph) {
                        absl::StrCat("classes are i32[-1], but the model's target is ",
                                     DescribeInput(graph, "target")));
   }
-  const int64_t classes = LabelledRows(graph).target_use().limit;
-  RETURN_IF_ERROR(CheckImageFiles(images.path(), "data.images.path", images.list(),
-                                  "data.images.list", classes));
+  const InputUse target = LabelledRows(graph).target_use();
+  const auto check = [&](const std::string& path, const std::string& list, bool is_evaluation) {
+    if (!list.empty()) return CheckImageList(images, target, is_evaluation);
+    return CheckClasses(path, is_evaluation ? "data.images.eval_path" : "data.images.path",
+                        target.limit);
+  };
+  RETURN_IF_ERROR(check(images.path(), images.list(), /*is_evaluation=*/false));
   if (images.eval_path().empty() && images.eval_list().empty()) return absl::OkStatus();
-  return CheckImageFiles(images.eval_path(), "data.images.eval_path", images.eval_list(),
-                         "data.images.eval_list", classes);
+  return check(images.eval_path(), images.eval_list(), /*is_evaluation=*/true);
+}
+
+// Returns DATA_INVALID for a feature that none of the first records has. Workers search further,
+// because lists of variable size may be absent from many records: such a list fails here only if
+// all was searched that a worker searches. `is_only_file`: no other file follows.
+absl::Status CheckFeatures(const DataFile& file, absl::string_view field, const ExampleRows& rows,
+                           bool is_only_file) {
+  TfrecordScanner scanner(file, field);
+  std::vector<bool> seen(rows.features().size());
+  std::string first;
+  absl::Status damage;
+  int records = 0;
+  bool is_end = false;
+  for (; records < kSearchedRecords; ++records) {
+    ASSIGN_OR_RETURN(const bool is_record, scanner.Next());
+    is_end = !is_record;
+    if (is_end || (records > 0 && scanner.offset() > kSearchedBytes)) break;
+    if (scanner.bytes() > kSearchedRecordBytesMax) return absl::OkStatus();
+    const auto example = scanner.Data(TfrecordScanner::Check::kNone);
+    RETURN_IF_ERROR(example.status());
+    if (first.empty()) first = DescribeFeatures(*example).value_or("");
+    if (const absl::Status status = rows.Note(*example, seen); !status.ok()) {
+      damage = DataDamaged(field, file.path(), records, scanner.offset() - kTfrecordHeaderBytes,
+                           status.message());
+    }
+  }
+  if (records == 0) return absl::OkStatus();  // a shard may be empty
+  if (first.empty()) return damage;
+  const bool is_all = records == kSearchedRecords || (is_end && is_only_file);
+  for (size_t i = 0; i < seen.size(); ++i) {
+    const ExampleRows::WantedFeature& feature = rows.features()[i];
+    if (seen[i] || (!feature.is_needed && !is_all)) continue;
+    return DataInvalid(feature.field,
+                       absl::StrCat(file.path(), ": no feature '", feature.name, "' in the first ",
+                                    records, " records; the first one has: ", first));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckTfrecord(const v1::DataSpec& spec, const v1::Graph& graph) {
   const v1::TfrecordData& tfrecord = spec.tfrecord();
   RETURN_IF_ERROR(CheckNames(tfrecord.inputs(), graph, "data.tfrecord.inputs"));
   RETURN_IF_ERROR(CheckImageInputs(spec, tfrecord.inputs(), graph, "data.tfrecord.inputs"));
-  return CheckFiles("tfrecord", tfrecord.path(), tfrecord.eval_path(), "", CheckTfrecordStart);
+  // No row is filled, so nothing decodes images.
+  const auto no_images = [](const v1::ImageSpec&, uint64_t, int, int, int) {
+    return std::unique_ptr<const ImageRows>();
+  };
+  ASSIGN_OR_RETURN(const std::unique_ptr<const ExampleRows> rows,
+                   ExampleRows::Create(spec, graph, no_images));
+  const auto check = [&](const DataFile& file, absl::string_view field) -> absl::Status {
+    RETURN_IF_ERROR(CheckTfrecordStart(file, field));
+    return CheckFeatures(file, field, *rows, file.path() == tfrecord.path());
+  };
+  return CheckFiles("tfrecord", tfrecord.path(), tfrecord.eval_path(), "", check);
 }
 
 absl::Status CheckTar(const v1::DataSpec& spec, const v1::Graph& graph) {
@@ -156,21 +232,20 @@ absl::Status CheckTar(const v1::DataSpec& spec, const v1::Graph& graph) {
   return CheckFiles("tar", tar.path(), tar.eval_path(), ".tar", CheckTarStart);
 }
 
-absl::Status CheckNpz(const v1::NpzData& npz, const v1::Graph& graph) {
-  RETURN_IF_ERROR(CheckNames(npz.inputs(), graph, "data.npz.inputs"));
-  ASSIGN_OR_RETURN(const auto file, DataFile::Open(npz.path(), "data.npz.path"));
-  return CheckZipStart(*file, "data.npz.path");
+Samples CheckNpz(const v1::DataSpec& spec, const v1::Graph& graph, int64_t held_bytes_max) {
+  ASSIGN_OR_RETURN(const auto file, DataFile::Open(spec.npz().path(), "data.npz.path"));
+  RETURN_IF_ERROR(CheckZipStart(*file, "data.npz.path"));
+  return SamplesOf(OpenNpzDataset(spec, graph, {.held_bytes_max = held_bytes_max}));
 }
 
-absl::Status CheckCsv(const v1::CsvData& csv, const v1::Graph& graph) {
+absl::Status CheckCsv(const v1::CsvData& csv, const v1::Graph& graph, int64_t held_bytes_max) {
   RETURN_IF_ERROR(CheckNames(csv.inputs(), graph, "data.csv.inputs"));
-  for (const auto& [name, input] : csv.inputs()) {
-    if (!input.has_vocabulary()) continue;
-    const std::string field = absl::StrCat("data.csv.inputs.", name, ".vocabulary.path");
-    ASSIGN_OR_RETURN(const auto file, DataFile::Open(input.vocabulary().path(), field));
-    RETURN_IF_ERROR(CheckTextStart(*file, field));
-  }
-  return CheckFiles("csv", csv.path(), csv.eval_path(), "", CheckTextStart);
+  const auto check = [&](const DataFile& file, absl::string_view field) -> absl::Status {
+    RETURN_IF_ERROR(CheckTextStart(file, field));
+    if (file.bytes() == 0) return absl::OkStatus();  // one of several files may be empty
+    return CheckCsvColumns(csv, graph, file, std::string(field), held_bytes_max);
+  };
+  return CheckFiles("csv", csv.path(), csv.eval_path(), "", check);
 }
 
 // Returns the error of a part with the field's path in the mixture: data.text.path becomes
@@ -217,9 +292,9 @@ Samples CheckDataset(const v1::DataSpec& spec, const v1::Graph& graph, int64_t h
     case v1::DataSpec::kTar:
       return WithoutCount(CheckTar(spec, graph));
     case v1::DataSpec::kNpz:
-      return WithoutCount(CheckNpz(spec.npz(), graph));
+      return CheckNpz(spec, graph, held_bytes_max);
     case v1::DataSpec::kCsv:
-      return WithoutCount(CheckCsv(spec.csv(), graph));
+      return WithoutCount(CheckCsv(spec.csv(), graph, held_bytes_max));
     case v1::DataSpec::kMixture:
       return WithoutCount(CheckMixture(spec.mixture(), graph, held_bytes_max));
     case v1::DataSpec::kExternal:

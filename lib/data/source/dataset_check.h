@@ -15,9 +15,12 @@ namespace muster {
 // Blocks.
 //
 // It neither indexes large data nor decodes images, so it finds fewer faults than the workers:
-// - text, idx, linear, npy, synthetic: opens the data, with at most `held_bytes_max` of memory.
-// - images, tfrecord, tar, npz, csv: looks at the names of inputs, at the shapes of image inputs,
-//   at the folders of classes, and at the beginning of a few files.
+// - text, idx, linear, npy, npz, synthetic: opens the data, with at most `held_bytes_max` of
+// memory.
+// - images: looks for a file in the folder of each class, or at the first MiB of the list.
+// - tfrecord: checks the rules of the inputs, and their features in the first MiB of a few files.
+// - csv: checks the columns of the first line of a few files, and the vocabularies.
+// - tar: checks the inputs, and the beginning of a few files.
 // - mixture: checks each part so. Errors name the part's field.
 absl::StatusOr<std::optional<int64_t>> CheckDataset(const v1::DataSpec& spec,
                                                     const v1::Graph& graph, int64_t held_bytes_max);

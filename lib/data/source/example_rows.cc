@@ -53,12 +53,15 @@ struct ExampleRows::Scratch {
   std::vector<std::byte> row;
 };
 
-int ExampleRows::Want(const std::string& feature, const std::string& otherwise, std::string field) {
+int ExampleRows::Want(const std::string& feature, const std::string& otherwise, std::string field,
+                      bool is_needed) {
   const std::string& name = feature.empty() ? otherwise : feature;
   for (size_t i = 0; i < features_.size(); ++i) {
-    if (features_[i].name == name) return static_cast<int>(i);
+    if (features_[i].name != name) continue;
+    features_[i].is_needed |= is_needed;
+    return static_cast<int>(i);
   }
-  features_.push_back({name, std::move(field)});
+  features_.push_back({name, std::move(field), is_needed});
   return static_cast<int>(features_.size()) - 1;
 }
 
@@ -95,7 +98,8 @@ absl::StatusOr<ExampleRows::Column> ExampleRows::MakeColumn(const v1::DataSpec& 
     }
     case v1::ExampleInput::kVariable:
       column.rule = Rule::kVariable;
-      column.feature = Want(rule->second.variable().feature(), input.name(), field);
+      column.feature = Want(rule->second.variable().feature(), input.name(), field,
+                            /*is_needed=*/false);
       column.rest = rule->second.variable().pad();
       rest_field = absl::StrCat(field, ".variable.pad");
       break;

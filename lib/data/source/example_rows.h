@@ -60,6 +60,7 @@ class ExampleRows {
   struct WantedFeature {
     std::string name;
     std::string field;  // of the job that names it first
+    bool is_needed;     // each Example must have it; a list of variable size may be absent
   };
   absl::Span<const WantedFeature> features() const { return features_; }
 
@@ -86,7 +87,8 @@ class ExampleRows {
   ExampleRows() = default;
   absl::StatusOr<Column> MakeColumn(const v1::DataSpec& spec, const v1::GraphInput& input,
                                     const InputUse& use, const MakeImageRows& make_images);
-  int Want(const std::string& feature, const std::string& otherwise, std::string field);
+  int Want(const std::string& feature, const std::string& otherwise, std::string field,
+           bool is_needed = true);
   absl::Status At(int feature, const absl::Status& status) const;
   absl::Status AtFault(int feature, absl::string_view message) const;
 

@@ -16,6 +16,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "lib/data/data_fault.h"
+#include "lib/data/file/file_list.h"
+#include "lib/data/format/compression.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "lib/transport/core/crc32c.h"
@@ -25,32 +27,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kFilesMax = 3;       // that are opened
-constexpr int kEntriesMax = 100'000;  // of folders that are looked at
-constexpr int kPatternsMax = 64;      // after braces are expanded
+constexpr size_t kFilesMax = 3;        // that are opened
+constexpr int kEntriesMax = 100'000;   // of folders that are looked at
+constexpr size_t kPatternsMax = 4096;  // after braces are expanded; others are not looked at
 constexpr size_t kStartBytes = 4096;
 constexpr size_t kTarBlockBytes = 512;
 constexpr int64_t kRecordBytesMax = int64_t{1} << 30;
 constexpr size_t kRecordHeaderBytes = 12;  // a length in 8 bytes, its checksum in 4
-
-// Replaces each group of braces: a list by each of its texts, a range of numbers by its first.
-// Returns at most kPatternsMax patterns, and takes no time for the others.
-std::vector<std::string> ExpandBraces(const std::string& pattern) {
-  const size_t open = pattern.find('{');
-  const size_t close = open == pattern.npos ? pattern.npos : pattern.find('}', open);
-  if (close == pattern.npos) return {pattern};
-  const std::string group = pattern.substr(open + 1, close - open - 1);
-  std::vector<std::string> expanded;
-  for (const absl::string_view text : absl::StrSplit(group.substr(0, group.find("..")), ',')) {
-    for (std::string& whole :
-         ExpandBraces(absl::StrCat(pattern.substr(0, open), text, pattern.substr(close + 1)))) {
-      if (expanded.size() == kPatternsMax) return expanded;
-      expanded.push_back(std::move(whole));
-    }
-    if (expanded.size() == kPatternsMax) return expanded;
-  }
-  return expanded;
-}
 
 bool HasWildcards(const std::string& text) { return text.find_first_of("*?") != text.npos; }
 
@@ -62,15 +45,26 @@ class Search {
 
   void InFolder(const fs::path& folder) { Matches(folder, {absl::StrCat("*", extension_)}); }
 
-  void OfPattern(const std::string& pattern) {
-    for (const std::string& path : ExpandBraces(pattern)) {
-      const std::vector<std::string> parts = absl::StrSplit(path, '/', absl::SkipEmpty());
-      Matches(absl::StartsWith(path, "/") ? "/" : ".", parts);
+  // `pattern` has no braces. Returns false if it is certain that no file matches.
+  bool OfPattern(const std::string& pattern) {
+    if (found_.size() == kFilesMax) {
+      std::error_code unknown;
+      return HasWildcards(pattern) || fs::exists(fs::status(pattern, unknown));
     }
+    const size_t before = found_.size();
+    const std::vector<std::string> parts = absl::StrSplit(pattern, '/', absl::SkipEmpty());
+    Matches(absl::StartsWith(pattern, "/") ? "/" : ".", parts);
+    return found_.size() > before || ended_early();
   }
 
   const std::vector<std::string>& found() const { return found_; }
   bool ended_early() const { return entries_left_ <= 0; }
+
+  // Returns the last error that hid files, or OK.
+  absl::Status Hidden(absl::string_view field) const {
+    if (!hidden_error_) return absl::OkStatus();
+    return DataPathFault(field, hidden_, hidden_error_.value());
+  }
 
  private:
   // Finds what `parts` match below `folder`.
@@ -78,9 +72,10 @@ class Search {
     std::error_code error;
     if (found_.size() == kFilesMax || ended_early()) return;
     if (parts.empty()) {
-      if (fs::is_regular_file(folder, error)) found_.push_back(folder.string());
-      if (fs::is_directory(folder, error)) InFolder(folder);
-      return;
+      const fs::file_status status = fs::status(folder, error);
+      if (fs::is_regular_file(status)) found_.push_back(folder.string());
+      if (fs::is_directory(status)) InFolder(folder);
+      return Note(folder, error);
     }
     if (!HasWildcards(parts[0])) return Matches(folder / parts[0], parts.subspan(1));
     for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
@@ -93,11 +88,23 @@ class Search {
       if (parts.size() == 1 && !entry->is_regular_file(unknown)) continue;
       Matches(entry->path(), parts.subspan(1));
     }
+    Note(folder, error);
+  }
+
+  void Note(const fs::path& path, std::error_code error) {
+    if (!error || error == std::errc::no_such_file_or_directory ||
+        error == std::errc::not_a_directory) {
+      return;
+    }
+    hidden_ = path.string();
+    hidden_error_ = error;
   }
 
   const absl::string_view extension_;
   std::vector<std::string> found_;
   int entries_left_ = kEntriesMax;
+  std::string hidden_;
+  std::error_code hidden_error_;
 };
 
 // Reads a little-endian number.
@@ -122,25 +129,13 @@ bool StartsWithBytes(absl::Span<const std::byte> bytes, absl::string_view start)
 
 absl::Status Wrong(const DataFile& file, absl::string_view field, absl::string_view format,
                    absl::string_view why, absl::Span<const std::byte> start) {
-  if (StartsWithBytes(start, "\x1f\x8b")) {
-    return DataInvalid(field, absl::StrCat(file.path(),
-                                           ": is compressed with gzip, and samples are "
-                                           "read by position; run: gunzip ",
-                                           file.path()));
-  }
-  if (StartsWithBytes(start, "\x28\xb5\x2f\xfd")) {
-    return DataInvalid(field, absl::StrCat(file.path(),
-                                           ": is compressed with zstd, and samples are "
-                                           "read by position; run: unzstd ",
-                                           file.path()));
-  }
+  RETURN_IF_ERROR(CheckUncompressed(start, file.path(), field));
   return DataInvalid(field, absl::StrCat(file.path(), ": is no ", format, ": ", why));
 }
 
 // Checks all of them, or one if the path is a folder.
 absl::Status CheckFiles(absl::Span<const std::string> paths, bool is_folder,
-                        absl::string_view field,
-                        absl::Status (*check)(const DataFile&, absl::string_view)) {
+                        absl::string_view field, SampleFileCheck check) {
   absl::Status first;
   for (const std::string& path : paths) {
     ASSIGN_OR_RETURN(const auto file, DataFile::Open(path, field));
@@ -199,8 +194,7 @@ absl::Status CheckTarStart(const DataFile& file, absl::string_view field) {
 
 absl::Status CheckZipStart(const DataFile& file, absl::string_view field) {
   ASSIGN_OR_RETURN(const std::vector<std::byte> start, ReadStart(file));
-  if (start.empty() || StartsWithBytes(start, "PK\x03\x04") ||
-      StartsWithBytes(start, "PK\x05\x06")) {
+  if (StartsWithBytes(start, "PK\x03\x04") || StartsWithBytes(start, "PK\x05\x06")) {
     return absl::OkStatus();
   }
   return Wrong(file, field, ".npz file", "it does not begin as a zip archive", start);
@@ -208,35 +202,34 @@ absl::Status CheckZipStart(const DataFile& file, absl::string_view field) {
 
 absl::Status CheckTextStart(const DataFile& file, absl::string_view field) {
   ASSIGN_OR_RETURN(const std::vector<std::byte> start, ReadStart(file));
-  if (std::ranges::find(start, std::byte{0}) == start.end() &&
-      !StartsWithBytes(start, "\x1f\x8b") && !StartsWithBytes(start, "\x28\xb5\x2f\xfd")) {
-    return absl::OkStatus();
-  }
+  RETURN_IF_ERROR(CheckUncompressed(start, file.path(), field));
+  if (std::ranges::find(start, std::byte{0}) == start.end()) return absl::OkStatus();
   return Wrong(file, field, "text file", "it has a byte 0 near its beginning", start);
 }
 
 absl::Status CheckSampleFiles(const std::string& path, absl::string_view field,
-                              absl::string_view extension,
-                              absl::Status (*check)(const DataFile&, absl::string_view)) {
+                              absl::string_view extension, SampleFileCheck check) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   const bool is_pattern = !fs::exists(status) && path.find_first_of("*?{") != path.npos;
+  Search search(extension);
   if (is_pattern) {
-    Search search(extension);
-    search.OfPattern(path);
-    if (search.found().empty() && search.ended_early()) return absl::OkStatus();
-    if (search.found().empty()) {
+    ASSIGN_OR_RETURN(std::vector<std::string> patterns, ExpandBraces(path, field));
+    if (patterns.size() > kPatternsMax) patterns.resize(kPatternsMax);
+    for (const std::string& pattern : patterns) {
+      if (search.OfPattern(pattern)) continue;
+      RETURN_IF_ERROR(search.Hidden(field));
       return AtField(
-          WithReason(absl::NotFoundError(absl::StrCat(path, ": matches no regular file")),
+          WithReason(absl::NotFoundError(absl::StrCat(pattern, ": matches no regular file")),
                      "DATA_NOT_FOUND"),
           field);
     }
     return CheckFiles(search.found(), /*is_folder=*/false, field, check);
   }
   if (!fs::is_directory(status)) return CheckFiles({path}, /*is_folder=*/false, field, check);
-  Search search(extension);
   search.InFolder(path);
   if (search.found().empty() && !search.ended_early()) {
+    RETURN_IF_ERROR(search.Hidden(field));
     const absl::string_view kind = extension.empty() ? "regular" : extension;
     return DataTooSmall(field, absl::StrCat(path, ": the folder holds no ", kind, " file"));
   }
