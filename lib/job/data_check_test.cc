@@ -137,6 +137,11 @@ TEST(DataCheckTest, ImageGoesWithSourcesThatDecodeImages) {
                            "batch_size: 32}"),
               ElementsAre("data.image.std: must have as many values as mean (has 1, mean 3)",
                           HasSubstr("data.image.std[0]: must be greater than 0")));
+  EXPECT_THAT(FaultsOfData("{images: {path: a}, image: {mean: [0.4, 103.5, 1], std: [58, 1, 0.2]}, "
+                           "batch_size: 32}"),
+              ElementsAre("data.image.mean[1]: must be at most 1, because pixels are 0 to 1 (is "
+                          "103.5); divide a value for 0 to 255 by 255",
+                          HasSubstr("data.image.std[0]: must be at most 1")));
   EXPECT_THAT(FaultsOfData("{images: {path: a}, image: {train: [{}]}, batch_size: 32}"),
               ElementsAre(HasSubstr("data.image.train[0]: required: one of resize, ")));
 }

@@ -28,7 +28,9 @@ class FieldChecks {
   bool InRange(std::string field, Number value, Number min, Number max,
                absl::string_view advice = "") {
     if (value >= min && value <= max) return true;  // NaN is in no range
-    Add(std::move(field), absl::StrCat("must be between ", min, " and ", max, " (is ", value, ")",
+    // A number that the job does not give is 0.
+    const std::string found = value == 0 ? "missing or 0" : absl::StrCat(value);
+    Add(std::move(field), absl::StrCat("must be between ", min, " and ", max, " (is ", found, ")",
                                        advice.empty() ? "" : "; ", advice));
     return false;
   }

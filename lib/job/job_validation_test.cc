@@ -97,7 +97,7 @@ TEST(JobValidationTest, EveryWorkerNeedsASampleOfTheBatch) {
 
 TEST(JobValidationTest, ChecksRangesOfData) {
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_data()->set_batch_size(0); }),
-              HasSubstr("data.batch_size: must be between 1 and 1048576 (is 0)"));
+              HasSubstr("data.batch_size: must be between 1 and 1048576 (is missing or 0)"));
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_data()->set_batch_size(2000); }),
               HasSubstr("must be at most data.linear.samples = 1000 (is 2000)"));
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_data()->mutable_text(); }),
