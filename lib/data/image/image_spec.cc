@@ -224,6 +224,14 @@ void CheckNumbers(const google::protobuf::RepeatedField<float>& numbers, absl::s
   }
 }
 
+// Returns whether the images have one size after the transforms.
+bool SetsSize(const google::protobuf::RepeatedPtrField<v1::ImageTransform>& transforms) {
+  return std::ranges::any_of(transforms, [](const v1::ImageTransform& transform) {
+    return transform.has_resize() || transform.has_random_resized_crop() ||
+           transform.has_center_crop() || transform.has_random_crop();
+  });
+}
+
 template <typename T>
 void FillSize(T* transform) {
   if (transform->size() == 0) return;
@@ -301,6 +309,21 @@ absl::Status CheckImageSpec(const v1::ImageSpec& spec, int channels, int height,
   if (!v1::ImageDecode_IsValid(spec.decode())) {
     faults.Add("decode", absl::StrCat("has the unknown value ", spec.decode()));
   }
+  return faults.ToStatus();
+}
+
+absl::Status CheckImageSizes(const v1::ImageSpec& spec, HeldOut held_out, int height, int width) {
+  if (spec.train().empty() && spec.evaluate().empty()) return absl::OkStatus();
+  Faults faults;
+  faults.set_path("data.image.");
+  const auto add = [&](absl::string_view list, absl::string_view images) {
+    faults.Add(list, absl::StrCat("no transform sets the size, so ", images,
+                                  " keep the size of their files, but the model reads ", height,
+                                  " x ", width, " pixels; add resize: {height: ", height,
+                                  ", width: ", width, "} to this list"));
+  };
+  if (!SetsSize(spec.train())) add("train", "images");
+  if (held_out == HeldOut::kSome && !SetsSize(spec.evaluate())) add("evaluate", "held-out images");
   return faults.ToStatus();
 }
 

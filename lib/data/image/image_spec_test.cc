@@ -10,6 +10,7 @@
 namespace muster::image_spec_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 v1::ImageSpec Spec(const std::string& text) {
@@ -50,6 +51,30 @@ TEST(ImageSpecTest, ComparesTheLastSizeWithTheModels) {
               HasSubstr("data.image.evaluate[0].resize.height: the last size is 100 x 224"));
   EXPECT_THAT(ErrorOf("evaluate { resize { size: 224 } }"),
               HasSubstr("data.image.evaluate[0].resize.size: gives images of different sizes"));
+}
+
+std::string SizeErrorOf(const std::string& text, HeldOut held_out) {
+  return std::string(CheckImageSizes(Spec(text), held_out, 24, 32).message());
+}
+
+TEST(ImageSpecTest, EveryListSetsTheSize) {
+  const std::string crop = "train { random_crop { height: 24 width: 32 } } ";
+  const std::string resize = "evaluate { resize { height: 24 width: 32 } } ";
+  EXPECT_EQ(SizeErrorOf(crop + "train { random_flip {} }", HeldOut::kNone), "");
+  EXPECT_EQ(SizeErrorOf(crop + resize, HeldOut::kSome), "");
+  EXPECT_EQ(SizeErrorOf("train { random_flip {} }", HeldOut::kNone),
+            "data.image.train: no transform sets the size, so images keep the size of their files, "
+            "but the model reads 24 x 32 pixels; add resize: {height: 24, width: 32} to this list");
+  EXPECT_EQ(SizeErrorOf(crop, HeldOut::kSome),
+            "data.image.evaluate: no transform sets the size, so held-out images keep the size of "
+            "their files, but the model reads 24 x 32 pixels; add resize: {height: 24, width: 32} "
+            "to this list");
+  EXPECT_THAT(SizeErrorOf(resize, HeldOut::kSome), HasSubstr("data.image.train: no transform"));
+  EXPECT_THAT(SizeErrorOf("train { color_jitter {} }", HeldOut::kSome),
+              AllOf(HasSubstr("data.image.train: "), HasSubstr("data.image.evaluate: ")));
+  for (const HeldOut held_out : {HeldOut::kNone, HeldOut::kSome}) {
+    EXPECT_EQ(SizeErrorOf("mean: 0.5", held_out), "") << "files may have this size";
+  }
 }
 
 TEST(ImageSpecTest, NamesEachWrongField) {

@@ -70,6 +70,16 @@ absl::Status CheckNames(const Inputs& inputs, const v1::Graph& graph, absl::stri
   return absl::OkStatus();
 }
 
+// Requires: the source decodes images.
+HeldOut HeldOutOf(const v1::DataSpec& spec) {
+  const auto has = [](const auto& source) {
+    return source.holdout() > 0 || !source.eval_path().empty();
+  };
+  const bool has_some = has(spec.images()) || !spec.images().eval_list().empty() ||
+                        has(spec.tfrecord()) || has(spec.tar());
+  return has_some ? HeldOut::kSome : HeldOut::kNone;
+}
+
 absl::Status CheckImageInput(const v1::DataSpec& spec, const v1::Graph& graph,
                              absl::string_view name, absl::string_view field) {
   const v1::GraphInput* input = FindInput(graph, name);
@@ -77,8 +87,9 @@ absl::Status CheckImageInput(const v1::DataSpec& spec, const v1::Graph& graph,
                     input->shape_size() == 4 && (input->shape(1) == 1 || input->shape(1) == 3) &&
                     input->shape(2) > 0 && input->shape(3) > 0;
   if (fits) {
-    return CheckImageSpec(spec.image(), static_cast<int>(input->shape(1)),
-                          static_cast<int>(input->shape(2)), static_cast<int>(input->shape(3)));
+    const int height = static_cast<int>(input->shape(2)), width = static_cast<int>(input->shape(3));
+    RETURN_IF_ERROR(CheckImageSpec(spec.image(), static_cast<int>(input->shape(1)), height, width));
+    return CheckImageSizes(spec.image(), HeldOutOf(spec), height, width);
   }
   return DataInvalid(
       field, absl::StrCat("images are f32[-1, 1 or 3, height, width], but the model's ", name,

@@ -210,6 +210,30 @@ TEST_F(DatasetCheckTest, AFolderOfTooManyEntriesIsLeftToTheWorkers) {
   fs::remove_all(folder_);
 }
 
+TEST_F(DatasetCheckTest, HeldOutImagesGetTheModelsSizeToo) {
+  v1::CenterCrop& crop = *data_.mutable_image()->add_train()->mutable_center_crop();
+  crop.set_size(8);
+  const auto needs_evaluate = HasSubstr("INVALID_SPEC data.image.evaluate: no transform sets");
+  const std::string images = folder_ + "/images";
+  Write("images/cat/1.jpg", "");
+  data_.mutable_images()->set_path(images);
+  EXPECT_EQ(Check(), "ok");
+  data_.mutable_images()->set_holdout(0.1);
+  EXPECT_THAT(Check(), needs_evaluate);
+  data_.mutable_images()->set_holdout(0);
+  data_.mutable_images()->set_eval_list(Write("list.txt", "images/cat/1.jpg 0\n"));
+  EXPECT_THAT(Check(), needs_evaluate);
+
+  Tfrecord(Write("a.tfrecord", Record()));
+  EXPECT_EQ(Check(), "ok");
+  data_.mutable_tfrecord()->set_eval_path(folder_ + "/a.tfrecord");
+  EXPECT_THAT(Check(), needs_evaluate);
+  Tar(Write("a.tar", TarMember())).set_holdout(0.1);
+  EXPECT_THAT(Check(), needs_evaluate);
+  *data_.mutable_image()->add_evaluate()->mutable_center_crop() = crop;
+  EXPECT_EQ(Check(), "ok");
+}
+
 TEST_F(DatasetCheckTest, ImagesFillTheInputOfAModelOfImages) {
   data_.mutable_images()->set_path(folder_);
   Write("cat/1.jpg", "");
