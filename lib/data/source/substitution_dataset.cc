@@ -134,10 +134,15 @@ class SubstitutionDataset : public Dataset {
     int64_t& of_epoch = by_epoch_[sample.epoch];
     if (of_epoch >= damaged_max_) {
       if (is_new) last_epochs_.erase(last);
+      const std::string used_up =
+          absl::StrCat("this worker has replaced ", of_epoch, " damaged samples of epoch ",
+                       sample.epoch, ", as many as data.damaged_max allows; ");
       return WithRemedy(
-          damage, absl::StrCat("this worker has replaced ", of_epoch, " damaged samples of epoch ",
-                               sample.epoch, ", as many as data.damaged_max = ", damaged_max_,
-                               " allows: repair the data, or raise data.damaged_max"));
+          damage,
+          absl::StrCat(damaged_max_ > 0 ? used_up : "",
+                       "correct the job file or the data (muster data verify lists all such "
+                       "samples), or set a larger data.damaged_max, which lets each worker replace "
+                       "that many samples of each epoch by others"));
     }
     last->second = sample.epoch;
     ++of_epoch;

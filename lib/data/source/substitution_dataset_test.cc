@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "lib/data/data_fault.h"
@@ -165,8 +164,10 @@ TEST(SubstitutionDatasetTest, BeyondTheBoundTheErrorSaysHowToRaiseIt) {
   EXPECT_EQ(FaultsOf(status).at(0).field, "data.tar.path");
   EXPECT_EQ(status.message(),
             "data.tar.path: f.tar: record 3 at byte 1536: is no image; this worker has replaced 2 "
-            "damaged samples of epoch 0, as many as data.damaged_max = 2 allows: repair the data, "
-            "or raise data.damaged_max");
+            "damaged samples of epoch 0, as many as data.damaged_max allows; correct the job file "
+            "or the data (muster data verify lists all such samples), or set a larger "
+            "data.damaged_max, which lets each worker replace that many samples of each epoch by "
+            "others");
   EXPECT_FALSE(Read(*dataset, {{0, 3}}).status.ok()) << "again";
   EXPECT_TRUE(Read(*dataset, {{1, 3}, {1, 2}}).status.ok()) << "the next epoch";
   EXPECT_EQ(dataset->substituted(), 4);
@@ -183,7 +184,10 @@ TEST(SubstitutionDatasetTest, ReadingASampleAgainCountsOnce) {
 TEST(SubstitutionDatasetTest, ByDefaultTheFirstDamagedSampleFails) {
   const auto dataset = Substitute(std::make_unique<Numbers>(10, std::set<int64_t>{1}), 0);
   const absl::Status status = Read(*dataset, {{0, 1}}).status;
-  EXPECT_TRUE(absl::StrContains(status.message(), "raise data.damaged_max")) << status;
+  EXPECT_EQ(status.message(),
+            "data.tar.path: f.tar: record 1 at byte 512: is no image; correct the job file or the "
+            "data (muster data verify lists all such samples), or set a larger data.damaged_max, "
+            "which lets each worker replace that many samples of each epoch by others");
   EXPECT_EQ(dataset->substituted(), 0);
 }
 
