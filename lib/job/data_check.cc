@@ -82,7 +82,8 @@ class DataCheck {
                                              kParts, "[0].data.image"));
     }
     const int parts = data.mixture().parts_size();
-    if (!faults_.InRange(kParts, parts, kMixturePartsMin, kMixturePartsMax, "number of sources")) {
+    if (!faults_.InRange(kParts, parts, kMixturePartsMin, kMixturePartsMax,
+                         "list as many sources")) {
       return;
     }
     double largest = 0, sum = 0;
@@ -139,7 +140,8 @@ class DataCheck {
                   "random_resized_crop: {size: 224}}], evaluate: [{resize: {size: 256}}, "
                   "{center_crop: {size: 224}}]}");
     } else if (!DecodesImages(data) && data.has_image()) {
-      faults_.Add(image, "only with images, and with tfrecord or tar inputs of kind image");
+      faults_.Add(image,
+                  "only with images, and with tfrecord or tar inputs of kind image; remove it");
     } else if (data.has_image()) {
       CheckImage(data.image(), image, faults_);
     }
@@ -163,7 +165,7 @@ class DataCheck {
 
   void Block(const v1::BlockShuffle& block) {
     faults_.InRange<int64_t>("data.shuffle.block.samples", block.samples(), 0, kBlockSamplesMax,
-                             "0 takes as many as have 8 MiB");
+                             "0: as many samples as take 8 MiB");
     faults_.InRange<int64_t>("data.shuffle.block.window_blocks", block.window_blocks(), 0,
                              kWindowBlocksMax,
                              absl::StrCat(limits::kWindowBlocksDefault, " is the default"));

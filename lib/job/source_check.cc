@@ -148,7 +148,8 @@ class SourceCheck {
 
   void Npz(const v1::NpzData& npz) {
     faults_.Path(At("npz.path"), npz.path(), "an .npz file");
-    Inputs(At("npz.inputs"), npz.inputs(), "how each input of the model is filled, input: images",
+    Inputs(At("npz.inputs"), npz.inputs(),
+           "how each input of the model is filled, for example input: images",
            [&](const std::string& field, const std::string& array) {
              Name(field, array, "the name of an array in the file");
            });
@@ -173,9 +174,10 @@ class SourceCheck {
   void Tfrecord(const v1::TfrecordData& tfrecord) {
     faults_.Path(At("tfrecord.path"), tfrecord.path(), "a TFRecord file, a folder, or a pattern");
     Held("tfrecord", tfrecord.holdout(), "eval_path", tfrecord.eval_path());
-    Inputs(At("tfrecord.inputs"), tfrecord.inputs(),
-           "how each input of the model is filled, tokens: {fixed: {feature: input_ids}}",
-           [&](const std::string& field, const v1::ExampleInput& input) { Example(field, input); });
+    Inputs(
+        At("tfrecord.inputs"), tfrecord.inputs(),
+        "how each input of the model is filled, for example tokens: {fixed: {feature: input_ids}}",
+        [&](const std::string& field, const v1::ExampleInput& input) { Example(field, input); });
   }
 
   void Example(const std::string& field, const v1::ExampleInput& input) {
@@ -207,7 +209,7 @@ class SourceCheck {
     faults_.Path(At("tar.path"), tar.path(), "a tar file, a folder, or a pattern");
     Held("tar", tar.holdout(), "eval_path", tar.eval_path());
     Inputs(At("tar.inputs"), tar.inputs(),
-           "how each input of the model is filled, input: {extension: jpg, image: {}}",
+           "how each input of the model is filled, for example input: {extension: jpg, image: {}}",
            [&](const std::string& field, const v1::TarInput& input) { Member(field, input); });
   }
 
@@ -242,9 +244,10 @@ class SourceCheck {
     if (csv.criteo() && csv.header()) {
       faults_.Add(At("csv.header"), "not together with criteo: Criteo's files have no header");
     }
-    Inputs(At("csv.inputs"), csv.inputs(),
-           "how each input of the model is filled, input: {columns: [1-13], number: {}}",
-           [&](const std::string& field, const v1::CsvInput& input) { Columns(field, input); });
+    Inputs(
+        At("csv.inputs"), csv.inputs(),
+        "how each input of the model is filled, for example input: {columns: [1-13], number: {}}",
+        [&](const std::string& field, const v1::CsvInput& input) { Columns(field, input); });
   }
 
   void Columns(const std::string& field, const v1::CsvInput& input) {

@@ -63,7 +63,11 @@ bool CheckSize(const T& transform, Faults& faults) {
     return false;
   }
   auto check = [&](absl::string_view field, int side) {
-    faults.CheckRange(field, side, 1, kSideMax);
+    if (side == 0) {
+      faults.Add(field, "is required beside the other side");
+    } else {
+      faults.CheckRange(field, side, 1, kSideMax);
+    }
     return side >= 1 && side <= kSideMax;
   };
   if (transform.size() != 0) return check("size", transform.size());
