@@ -133,6 +133,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
   if (active() && to != v1::RUNNING) checkpoints_.Stop();
   // No later generation repeats the steps that the job gave up, so record them now.
   if (state() == v1::RUNNING && IsTerminal(to)) Record(aggregator_.TakeSteps(), {}, now);
+  if (state() == v1::RUNNING && to != v1::RUNNING) NoteReplacedSamples(now);
   if (state() == v1::PREPARING || state() == v1::RUNNING) {
     if (to != v1::RUNNING) {
       suspend_at_.reset();
@@ -293,6 +294,20 @@ void Job::Update(const v1::JobSpec& spec, absl::Time now) {
 std::vector<v1::MemberTiming> Job::Timing() const {
   if (state() != v1::RUNNING) return {};
   return members_.Timing();
+}
+
+void Job::NoteReplacedSamples(absl::Time now) {
+  int64_t replaced = 0, read = 0;
+  for (const v1::MemberTiming& member : members_.Timing()) {
+    replaced += member.timing().input().substituted();
+    read += member.timing().input().samples();
+  }
+  if (replaced == 0) return;
+  Note("SAMPLES_REPLACED",
+       absl::StrCat("workers replaced ", replaced, " of ", read,
+                    " samples that they read since step ", plan_->first_step(),
+                    ", because they are damaged (data.damaged_max); muster data verify lists them"),
+       now);
 }
 
 std::vector<std::shared_ptr<const v1::MemberLinks>> Job::Links() const {

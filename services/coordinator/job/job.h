@@ -283,6 +283,8 @@ class Job {
   void Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,
               absl::Time now);
   void Note(const std::string& reason, const std::string& message, absl::Time now);
+  // Notes how many damaged samples the workers of this generation replaced, if any.
+  void NoteReplacedSamples(absl::Time now);
   void Tell(const std::string& reason, const std::string& message, absl::Time now);
   void Move(v1::JobState to, const std::string& reason, const std::string& message, absl::Time now);
   void Send(const std::string& member, v1::Directive directive);

@@ -304,6 +304,33 @@ TEST_F(JobTest, SucceedsOnceWorkersAreDoneAndTheLastCheckpointIsCommitted) {
               UnorderedElementsAre("w-0 release", "w-1 release", "p-0 release", "p-1 release"));
 }
 
+TEST_F(JobTest, AnEventHasTheNumberOfReplacedSamples) {
+  for (const int64_t replaced : {0, 3}) {
+    job_ = Job(Record(), nullptr, /*term=*/1, now_);
+    Run();
+    for (const char* name : {"w-0", "w-1"}) {
+      v1::JobReport report = Say(v1::MEMBER_RUNNING, 10);
+      report.mutable_timing()->mutable_input()->set_samples(20);
+      report.mutable_timing()->mutable_input()->set_substituted(replaced);
+      job_.Report(name, &report, now_);
+    }
+    ReportAll(v1::MEMBER_DONE, v1::MEMBER_RUNNING, 100);
+    Commit(100);
+
+    ASSERT_EQ(job_.state(), v1::SUCCEEDED);
+    std::vector<std::string> messages;
+    for (const v1::JobEvent& event : job_.TakeEffects().events) {
+      if (event.reason() == "SAMPLES_REPLACED") messages.push_back(event.message());
+    }
+    if (replaced == 0) {
+      EXPECT_THAT(messages, IsEmpty());
+    } else {
+      EXPECT_THAT(messages, ElementsAre(HasSubstr("replaced 6 of 40 samples that they read since "
+                                                  "step 0, because they are damaged")));
+    }
+  }
+}
+
 TEST_F(JobTest, AMemberThatStillReportsAnEndedJobIsReleasedAgain) {
   Run();
   ASSERT_TRUE(job_.Cancel(now_).ok());
