@@ -1,4 +1,5 @@
 // Implements muster run: trains a job from a file on its own cluster, and stops the cluster.
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -56,8 +57,17 @@ std::string SampleFrom(const std::string& directory) {
 absl::StatusOr<v1::Job> Follow(CoordinatorClient& client, const std::string& id, Session& session) {
   ProgressDisplay display(Terminal::Of(fileno(stderr)), EvaluationsOf(client, id));
   v1::Job last;
+  uint64_t shown = 0;  // the revision of the last event that was examined
+  const auto say_warnings = [&](const v1::WatchJobResponse& update) {
+    for (const v1::JobEvent& event : update.events()) {
+      if (event.revision() <= shown) continue;  // the second watch begins with the first event
+      shown = event.revision();
+      if (const std::string warning = WarningLine(event); !warning.empty()) display.Say(warning);
+    }
+  };
   auto on_update = [&](const v1::WatchJobResponse& update) {
     last = update.job();
+    say_warnings(update);
     display.Update(last, absl::Now());
     return CoordinatorClient::WatchStep::kContinue;
   };
@@ -70,6 +80,7 @@ absl::StatusOr<v1::Job> Follow(CoordinatorClient& client, const std::string& id,
   RETURN_IF_ERROR(client.SuspendJob(id).status());
   const auto until_saved = [&](const v1::WatchJobResponse& update) {
     last = update.job();
+    say_warnings(update);
     return last.state() == v1::SUSPENDED ? CoordinatorClient::WatchStep::kStop
                                          : CoordinatorClient::WatchStep::kContinue;
   };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -402,6 +403,17 @@ std::string WarningLines(const std::vector<std::string>& warnings) {
   std::string text;
   for (const std::string& warning : warnings) absl::StrAppend(&text, "warning: ", warning, "\n");
   return text;
+}
+
+std::string WarningLine(const v1::JobEvent& event) {
+  static constexpr absl::string_view kWarnings[] = {
+      "CHECKPOINT_DAMAGED", "CHECKPOINT_FAILED", "CHECKPOINT_UNREADABLE",
+      "LOSS_SCALE_ALARM",   "MEMORY_TOO_SMALL",  "NONFINITE_LOSS",
+      "OTHER_DATA",         "SAMPLES_REPLACED",  "SHARD_SENT",
+      "STEPS_LOST",         "STEPS_SKIPPED",     "WORKER_CANNOT_JOIN",
+  };
+  if (IsTerminal(event.state()) || !absl::c_linear_search(kWarnings, event.reason())) return "";
+  return absl::StrCat("warning: ", event.reason(), ": ", event.message());
 }
 
 bool TrainedWell(const v1::Job& job) {

@@ -53,6 +53,10 @@ std::string JobSummary(const v1::Job& job, const std::string& checkpoint);
 // Returns a line "warning: ..." for each warning.
 std::string WarningLines(const std::vector<std::string>& warnings);
 
+// Returns "warning: OTHER_DATA: ..." for an event that a user should read, or "". The last event of
+// a job is none: its reason and message are in the job.
+std::string WarningLine(const v1::JobEvent& event);
+
 // Returns whether the job succeeded and its last loss was finite: its reason is not NONFINITE_LOSS.
 bool TrainedWell(const v1::Job& job);
 

@@ -164,6 +164,19 @@ TEST(OutputTest, DescriptionHasSpecAndEvents) {
                               "  2027-01-15 08:00:00 UTC  RUNNING  STARTED  2 workers, 2 ps\n"));
 }
 
+TEST(OutputTest, SomeEventsAreWarnings) {
+  v1::JobEvent event;
+  event.set_state(v1::RUNNING);
+  event.set_reason("OTHER_DATA");
+  event.set_message("the files differ");
+  EXPECT_EQ(WarningLine(event), "warning: OTHER_DATA: the files differ");
+  event.set_state(v1::FAILED);
+  EXPECT_EQ(WarningLine(event), "") << "the job has the reason";
+  event.set_state(v1::RUNNING);
+  event.set_reason("CHECKPOINT_COMMITTED");
+  EXPECT_EQ(WarningLine(event), "");
+}
+
 TEST(OutputTest, ShowsTheTimeLimitsThatAreRunning) {
   v1::Job job = RunningJob();
   const absl::Time now = absl::FromUnixSeconds(kNow);
