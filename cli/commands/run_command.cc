@@ -89,12 +89,14 @@ absl::StatusOr<v1::Job> Follow(CoordinatorClient& client, const std::string& id,
   return last;
 }
 
-std::string AdviceToGoOn(const std::string& file, const v1::Job& job,
-                         const std::string& checkpoint) {
+std::string AdviceToGoOn(const JobClusterOptions& options, const Session& session,
+                         const v1::Job& job, const std::string& checkpoint) {
   if (checkpoint.empty()) return "interrupted before the first step was trained\n";
+  const std::string output =
+      session.output_name == "table" ? "" : absl::StrCat(" -o ", ShellWord(session.output_name));
   return absl::StrCat("interrupted at step ", job.progress().step(), " of ",
                       job.progress().total_steps(), "; to continue from there:\n  muster run ",
-                      file, " --set checkpoint.resume_from=", checkpoint, "\n");
+                      ArgumentsToResume(options, checkpoint), output, "\n");
 }
 
 absl::Status RunJob(const JobClusterOptions& options, Session& session) {
@@ -131,7 +133,7 @@ absl::Status RunJob(const JobClusterOptions& options, Session& session) {
   }
   if (session.SignalExitCode() != 0) {
     session.exit_code = session.SignalExitCode();
-    std::fputs(AdviceToGoOn(options.file, job, directory).c_str(), stderr);
+    std::fputs(AdviceToGoOn(options, session, job, directory).c_str(), stderr);
   } else if (!TrainedWell(job)) {
     std::fprintf(stderr, "%s: %s\n%s", job.reason().c_str(), job.message().c_str(),
                  LogPaths(cluster).c_str());

@@ -5,7 +5,10 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "cli/local/job_check.h"
 #include "lib/job/path_rules.h"
 #include "lib/status/status.h"
@@ -54,6 +57,32 @@ absl::StatusOr<v1::JobSpec> ReadJob(const JobClusterOptions& options) {
   const std::string here = std::filesystem::current_path(error).string();
   if (!error) MakePathsAbsolute(checked.spec, here);
   return std::move(checked.spec);  // drops the warnings: the coordinator repeats them
+}
+
+std::string ShellWord(absl::string_view word) {
+  const auto is_plain = [](unsigned char c) {
+    return absl::ascii_isalnum(c) || absl::StrContains("_-./:=,@%+", c);
+  };
+  if (!word.empty() && std::ranges::all_of(word, is_plain)) return std::string(word);
+  return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
+std::string ArgumentsToResume(const JobClusterOptions& options, const std::string& checkpoint) {
+  constexpr absl::string_view kResume = "checkpoint.resume_from=";
+  std::string arguments = ShellWord(options.file);
+  const auto add = [&arguments](absl::string_view option, absl::string_view value) {
+    absl::StrAppend(&arguments, " ", option, " ", ShellWord(value));
+  };
+  for (const std::string& setting : options.settings) {
+    if (!absl::StartsWith(setting, kResume)) add("--set", setting);
+  }
+  if (!options.dir.empty()) add("--dir", options.dir);
+  if (options.ps > 0) add("--ps", absl::StrCat(options.ps));
+  if (options.workers > 0) add("--workers", absl::StrCat(options.workers));
+  if (options.devices != JobClusterOptions().devices) add("--devices", options.devices);
+  // It comes last: a setting replaces what an earlier one says.
+  add("--set", absl::StrCat(kResume, checkpoint));
+  return arguments;
 }
 
 absl::StatusOr<JobCluster> StartOwnCluster(LocalCluster::Options options, const std::string& name,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "cli/local/cluster_lock.h"
 #include "cli/local/local_cluster.h"
 #include "proto/muster/v1/job.pb.h"
@@ -24,6 +25,13 @@ struct JobClusterOptions {
 // Returns the spec that would be submitted, with the numbers of processes from the options. Returns
 // the errors of CheckJobFile().
 absl::StatusOr<v1::JobSpec> ReadJob(const JobClusterOptions& options);
+
+// Returns `word` as a POSIX shell reads it: in single quotes if it has special characters.
+std::string ShellWord(absl::string_view word);
+
+// Returns the arguments of `muster run` that continue the job from a checkpoint, as shell words.
+// Repeats the options, except a setting of checkpoint.resume_from.
+std::string ArgumentsToResume(const JobClusterOptions& options, const std::string& checkpoint);
 
 struct JobCluster {
   std::unique_ptr<ClusterLock> lock;  // on the folder, until the cluster has ended

@@ -1,0 +1,31 @@
+#include "cli/local/job_cluster.h"
+
+#include "gtest/gtest.h"
+
+namespace muster::cli::job_cluster_test {
+namespace {
+
+TEST(JobClusterTest, QuotesWordsForAShell) {
+  EXPECT_EQ(ShellWord("runs/a-1_b.yaml"), "runs/a-1_b.yaml");
+  EXPECT_EQ(ShellWord("data.linear={samples: 8}"), "'data.linear={samples: 8}'");
+  EXPECT_EQ(ShellWord("it's $HOME"), "'it'\\''s $HOME'");
+  EXPECT_EQ(ShellWord(""), "''");
+}
+
+TEST(JobClusterTest, TheArgumentsToResumeRepeatTheOptionsOfTheUser) {
+  EXPECT_EQ(ArgumentsToResume({.file = "stop.yaml"}, "/c/step-10"),
+            "stop.yaml --set checkpoint.resume_from=/c/step-10");
+  EXPECT_EQ(ArgumentsToResume({.file = "my job.yaml",
+                               .settings = {"training.epochs=200", "checkpoint.resume_from=old",
+                                            "resources.workers={min: 1}"},
+                               .dir = "here",
+                               .ps = 3,
+                               .workers = 2,
+                               .devices = "cpu:2"},
+                              "/c/step-10"),
+            "'my job.yaml' --set training.epochs=200 --set 'resources.workers={min: 1}' --dir here "
+            "--ps 3 --workers 2 --devices cpu:2 --set checkpoint.resume_from=/c/step-10");
+}
+
+}  // namespace
+}  // namespace muster::cli::job_cluster_test
