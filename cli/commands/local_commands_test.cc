@@ -177,6 +177,17 @@ TEST_F(LocalCommandsTest, AddingAContextDoesNotHideTheLocalCluster) {
   EXPECT_EQ(Run({"doctor", "-o", "name"}), 1) << "the current context is a choice of the user";
 }
 
+TEST_F(LocalCommandsTest, AListOfFaultsSaysThatItIsAnError) {
+  const std::string job = dir_ + "/line.yaml";
+  std::ofstream(job) << kJobFile;
+
+  EXPECT_EQ(Run({"run", job, "--set", "data.batch_size=0", "--set", "training.steps=-1"}), 2);
+  EXPECT_THAT(said_, ::testing::StartsWith("muster: several faults [INVALID_SPEC]\n--set data."));
+  EXPECT_EQ(Run({"run", job, "--set", "data.batch_size=0"}), 2);
+  EXPECT_THAT(said_, ::testing::StartsWith("muster: --set data.batch_size: data.batch_size: "));
+  EXPECT_THAT(said_, ::testing::EndsWith(" [INVALID_SPEC]\n"));
+}
+
 TEST_F(LocalCommandsTest, RunAndChaosDoNotTouchAClusterThatRunsInTheirFolder) {
   StartCoordinator(/*whole=*/true);
   const std::string record = ReadAll(dir_ + "/cluster.json");

@@ -198,11 +198,12 @@ void Session::Fail(const absl::Status& status) {
   if (status.ok()) return;
   exit_code = ExitCodeOf(status);
   if (const int signalled = SignalExitCode(); signalled != 0) exit_code = signalled;
-  const std::string message(status.message());
-  // A list of faults has several lines and needs no prefix or reason.
-  std::fprintf(
-      stderr, "%s%s%s\n", absl::StrContains(message, '\n') ? "" : "muster: ", message.c_str(),
-      absl::StrContains(message, '\n') ? "" : absl::StrCat(" [", ReasonOf(status), "]").c_str());
+  const std::string message(status.message()), reason(ReasonOf(status));
+  // Each fault has its own line, which begins with its place.
+  const bool is_list = absl::StrContains(message, '\n');
+  const std::string text = is_list ? absl::StrCat("several faults [", reason, "]\n", message)
+                                   : absl::StrCat(message, " [", reason, "]");
+  std::fprintf(stderr, "muster: %s\n", text.c_str());
 }
 
 int Session::SignalExitCode() const {
