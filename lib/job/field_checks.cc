@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "lib/job/spec_duration.h"
 #include "lib/limits/limits.h"
 #include "lib/status/utf8.h"
@@ -86,6 +87,10 @@ void FieldChecks::Path(const std::string& field, const std::string& path, absl::
   } else if (Printable(path) != path) {
     // Logs and terminals show the path.
     Add(field, absl::StrCat("a path cannot hold control characters (is ", Printable(path), ")"));
+  } else if (absl::StrContains(path, "://")) {
+    Add(field, absl::StrCat(path,
+                            ": object stores and URLs are not read; mount the storage, or "
+                            "copy the files to a path that every worker has"));
   }
 }
 

@@ -102,6 +102,11 @@ TEST(JobValidationTest, ChecksRangesOfData) {
               HasSubstr("must be at most data.linear.samples = 1000 (is 2000)"));
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_data()->mutable_text(); }),
               HasSubstr("data.text.path: required"));
+  EXPECT_THAT(
+      FaultAfter(
+          [](v1::JobSpec& spec) { spec.mutable_data()->mutable_text()->set_path("s3://b/x"); }),
+      HasSubstr(
+          "data.text.path: s3://b/x: object stores and URLs are not read; mount the storage"));
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
                 spec.mutable_data()->mutable_text()->set_path("x");
                 spec.mutable_data()->mutable_text()->set_holdout(0.6);
