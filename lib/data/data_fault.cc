@@ -67,7 +67,7 @@ absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view fiel
                    field);
   }
   if (file.error_number != 0) return DataPathFault(field, path, file.error_number);
-  return DataInvalid(field, absl::StrCat(path, ": is no regular file"));
+  return DataInvalid(field, absl::StrCat(path, ": is not a regular file"));
 }
 
 absl::Status DataDamaged(absl::string_view field, absl::string_view path, int64_t record,

@@ -74,7 +74,7 @@ int64_t ModifiedNs(const struct stat& facts) {
 }
 
 absl::Status NoRegularFile(absl::string_view field, const std::string& path) {
-  return DataInvalid(field, absl::StrCat(path, ": is no regular file"));
+  return DataInvalid(field, absl::StrCat(path, ": is not a regular file"));
 }
 
 absl::Status TooManyFiles(absl::string_view field, const std::string& path, int64_t files_max) {

@@ -115,7 +115,7 @@ TEST_F(FileListTest, RefusesWhatIsNoRegularFile) {
   ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
   for (const char* path : {"pipe", "p*", ""}) {
     EXPECT_EQ(List(path),
-              absl::StrCat("DATA_INVALID data.x.path: ", Path("pipe"), ": is no regular file"));
+              absl::StrCat("DATA_INVALID data.x.path: ", Path("pipe"), ": is not a regular file"));
   }
 }
 

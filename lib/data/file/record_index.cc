@@ -256,7 +256,7 @@ absl::StatusOr<std::shared_ptr<const RecordIndex>> RecordIndex::Load(
   // The folder is the worker's own, so it may lie outside of the data roots.
   const OpenedFile opened = OpenRegularFile(path);
   if (opened.descriptor < 0) {
-    return other(opened.error_number == 0 ? "is no regular file"
+    return other(opened.error_number == 0 ? "is not a regular file"
                                           : std::strerror(opened.error_number));
   }
   auto file = MappedFile::Map(opened.descriptor, path, "index");

@@ -146,7 +146,8 @@ absl::StatusOr<NpyType> TypeOf(const std::string& descr, const std::string& path
   }
   return DataInvalid(field, absl::StrCat(path, ": elements are '", descr.substr(0, 20),
                                          "'; possible are float32, float64, int32, int64 "
-                                         "(little-endian) and uint8: save array.astype('<f4')"));
+                                         "(little-endian) and uint8: save array.astype('<f4'), "
+                                         "or '<i4' for ids"));
 }
 
 template <typename From, typename To>

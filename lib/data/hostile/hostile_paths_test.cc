@@ -80,8 +80,8 @@ TEST(HostilePathsTest, FilesThatAreNoFiles) {
   const std::string folder = EmptyFolder("hostile_paths");
   const std::string pipe = folder + "/pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  ExpectOfEachSource(Invalid("a pipe", "", {"is no regular file"}), pipe);
-  ExpectOfEachSource(Invalid("a device", "", {"is no regular file"}), "/dev/zero");
+  ExpectOfEachSource(Invalid("a pipe", "", {"is not a regular file"}), pipe);
+  ExpectOfEachSource(Invalid("a device", "", {"is not a regular file"}), "/dev/zero");
   ExpectOfEachSource({"no file", "", {}, "DATA_NOT_FOUND", absl::StatusCode::kNotFound},
                      folder + "/none");
   fs::create_symlink("loop", folder + "/loop");
@@ -91,7 +91,7 @@ TEST(HostilePathsTest, FilesThatAreNoFiles) {
     const std::string name = source.name;
     // These read the files of a folder.
     if (name == "tfrecord" || name == "tar" || name == "csv") continue;
-    ExpectOneError(Invalid("a folder for " + name, "", {"is no regular file"}), folder,
+    ExpectOneError(Invalid("a folder for " + name, "", {"is not a regular file"}), folder,
                    [&] { return ErrorsOf(source.spec, source.graph); });
   }
 }

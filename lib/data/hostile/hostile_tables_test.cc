@@ -140,7 +140,7 @@ TEST_F(HostileListTest, Lines) {
        second("a negative class", "a.jpg -1", "has the class -1, which is below 0"),
        second("a class that is no UTF-8", "a.jpg \xff", "has the class '\\xff'"),
        Invalid("a class above the range", "a.jpg 3\na.jpg 10\n",
-               {"11 classes do not fit the model's 10"}),
+               {"line 2 has the class 10; the model takes 0 to 9"}),
        Invalid("a line of 3 MiB", "a.jpg 3\n" + std::string(3 << 20, 'x'),
                {"line 2 is longer than 1048576 bytes"}),
        TooSmall("no line", "\n\n", {"names no image"})},

@@ -127,6 +127,11 @@ absl::Status AddColumns(const std::string& text, const CsvLayout& layout, const 
                       layout.names.begin());
     return absl::OkStatus();
   }
+  const std::string hint = layout.columns > 1
+                               ? ""
+                               : absl::StrCat("; the separator is ",
+                                              Shown(absl::string_view(&layout.format.separator, 1)),
+                                              ", and data.csv.separator names another one");
   const std::vector<absl::string_view> ends = absl::StrSplit(text, '-');
   int first = 0, last = 0;
   if (ends.size() > 2 || !absl::SimpleAtoi(ends.front(), &first) ||
@@ -140,13 +145,15 @@ absl::Status AddColumns(const std::string& text, const CsvLayout& layout, const 
                             names.empty()
                                 ? "; without a header, use numbers from 1"
                                 : absl::StrCat("; there are ", absl::StrJoin(names, ", "),
-                                               layout.names.size() > names.size() ? ", ..." : "")));
+                                               layout.names.size() > names.size() ? ", ..." : ""),
+                            hint));
   }
   if (last < first) {
     return DataInvalid(field, absl::StrCat(Shown(text), ": a range begins with its lower number"));
   }
   if (first < 1 || last > static_cast<int64_t>(layout.columns)) {
-    return DataInvalid(field, absl::StrCat(Shown(text), ": columns are 1 to ", layout.columns));
+    return DataInvalid(field,
+                       absl::StrCat(Shown(text), ": columns are 1 to ", layout.columns, hint));
   }
   for (int column = first; column <= last; ++column) columns.push_back(column - 1);
   return absl::OkStatus();

@@ -391,8 +391,8 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenCsvDataset(const v1::DataSpec
   const int64_t samples = all - std::llround(all * csv.holdout());
   if (all == 0) return DataTooSmall("data.csv.path", absl::StrCat(csv.path(), ": holds no sample"));
   if (samples < 1) {
-    return DataTooSmall("data.csv.holdout",
-                        absl::StrCat("leaves none of ", all, " lines to train on"));
+    return DataTooSmall("data.csv.holdout", absl::StrCat("leaves none of the ", all, " lines of ",
+                                                         csv.path(), " to train on"));
   }
   std::optional<CsvLines> evaluation;
   if (!csv.eval_path().empty()) {

@@ -245,6 +245,15 @@ TEST_F(CsvDatasetTest, ColumnsMustExistAndFit) {
   Use("x", {"b", "1"}).mutable_number();
   Write("a.csv", "a,b,b\n");
   EXPECT_EQ(Fault(), "data.csv.inputs.x.columns: 2 columns have the name 'b'; use their numbers");
+  Use("x", {"a", "b"}).mutable_number();
+  Write("a.csv", "a;b\n");
+  EXPECT_EQ(Fault(),
+            "data.csv.inputs.x.columns: no column has the name 'a'; there are 'a;b'; the separator "
+            "is ',', and data.csv.separator names another one");
+  Use("x", {"1-2"}).mutable_number();
+  EXPECT_EQ(Fault(),
+            "data.csv.inputs.x.columns: '1-2': columns are 1 to 1; the separator is ',', and "
+            "data.csv.separator names another one");
 }
 
 TEST_F(CsvDatasetTest, FilesWithoutAHeaderHaveNumberedColumns) {

@@ -306,7 +306,7 @@ TEST_F(DatasetCheckTest, FindsTheFilesOfFoldersAndPatterns) {
   fs::create_directory(folder_ + "/empty");
   EXPECT_THAT(Check(), HasSubstr("DATA_TOO_SMALL data.tar.path: "));
   tar.set_path("/dev/null");
-  EXPECT_THAT(Check(), HasSubstr("is no regular file"));
+  EXPECT_THAT(Check(), HasSubstr("is not a regular file"));
 }
 
 TEST_F(DatasetCheckTest, AFolderOfArchivesHasOtherFilesToo) {

@@ -131,7 +131,7 @@ TEST(IdxDatasetTest, RefusesAPipeWithoutBlocking) {
 
   EXPECT_EQ(ReasonOf(status), "DATA_INVALID");
   EXPECT_EQ(status.message(),
-            absl::StrCat("data.idx.labels: ", spec.idx().labels(), ": is no regular file"));
+            absl::StrCat("data.idx.labels: ", spec.idx().labels(), ": is not a regular file"));
 }
 
 TEST(IdxDatasetTest, TheLastSamplesAreHeldOut) {

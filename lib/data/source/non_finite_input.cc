@@ -49,10 +49,16 @@ class FloatRow {
 std::string Describe(const FloatRow::Fault& fault, const v1::DataSpec& spec, const v1::Graph& graph,
                      int64_t row, const std::string& place) {
   const std::string& input = graph.inputs(fault.input).name();
-  const auto path = spec.npy().inputs().find(input);
-  return absl::StrCat(
-      "input '", input, "' has ", std::isnan(fault.value) ? "a NaN" : "an infinite value", " in ",
-      path == spec.npy().inputs().end() ? place : absl::StrCat("row ", row, " of ", path->second));
+  const auto file = spec.npy().inputs().find(input);
+  const auto array = spec.npz().inputs().find(input);
+  std::string found = place;
+  if (file != spec.npy().inputs().end()) {
+    found = absl::StrCat("row ", row, " of ", file->second);
+  } else if (array != spec.npz().inputs().end()) {
+    found = absl::StrCat("row ", row, " of ", spec.npz().path(), ": array '", array->second, "'");
+  }
+  return absl::StrCat("input '", input, "' has ",
+                      std::isnan(fault.value) ? "a NaN" : "an infinite value", " in ", found);
 }
 
 }  // namespace

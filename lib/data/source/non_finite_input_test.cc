@@ -1,5 +1,7 @@
 #include "lib/data/source/non_finite_input.h"
 
+#include <zlib.h>
+
 #include <cmath>
 #include <cstdint>
 #include <fstream>
@@ -11,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "lib/data/dataset.h"
+#include "lib/data/format/zip_writer.h"
 #include "lib/data/source/open_dataset.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
@@ -31,16 +34,24 @@ v1::Graph LineGraph() {
   return graph;
 }
 
-// f32[values, 1] in NumPy's format, at a path of its own.
-std::string WriteNpy(const std::string& name, const std::vector<float>& values) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/non_finite_input_test_", name);
+// f32[values, 1] in NumPy's format.
+std::string Npy(const std::vector<float>& values) {
   std::string header =
       absl::StrCat("{'descr': '<f4', 'fortran_order': False, 'shape': (", values.size(), ", 1), }");
   header.resize(117, ' ');
-  std::ofstream(path, std::ios::binary)
-      << absl::StrCat("\x93NUMPY\x01", std::string("\0\x76\0", 3), header, "\n")
-      << std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
+  return absl::StrCat("\x93NUMPY\x01", std::string("\0\x76\0", 3), header, "\n",
+                      std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size()));
+}
+
+// Returns the path of the file.
+std::string Write(const std::string& name, const std::string& content) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/non_finite_input_test_", name);
+  std::ofstream(path, std::ios::binary) << content;
   return path;
+}
+
+std::string WriteNpy(const std::string& name, const std::vector<float>& values) {
+  return Write(name, Npy(values));
 }
 
 TEST(NonFiniteInputTest, ARowOfAFileIsNamedWithItsInput) {
@@ -57,6 +68,22 @@ TEST(NonFiniteInputTest, ARowOfAFileIsNamedWithItsInput) {
   EXPECT_EQ(NameNonFiniteInput(*dataset, spec, graph, SamplesOf(0, {4, 3})),
             absl::StrCat("input 'target' has an infinite value in row 4 of ", inputs["target"]));
   EXPECT_EQ(NameNonFiniteInput(*dataset, spec, graph, SamplesOf(0, {0, 1, 2, 5})), "");
+}
+
+TEST(NonFiniteInputTest, ARowOfAnArchiveIsNamedWithItsArray) {
+  v1::DataSpec spec;
+  const std::string npy = Npy({0, std::nanf(""), 2});
+  ZipWriter writer;
+  std::string archive = writer.Next(
+      "x.npy", crc32_z(0, reinterpret_cast<const Bytef*>(npy.data()), npy.size()), npy.size());
+  absl::StrAppend(&archive, npy, writer.End());
+  spec.mutable_npz()->set_path(Write("a.npz", archive));
+  for (const char* name : {"input", "target"}) (*spec.mutable_npz()->mutable_inputs())[name] = "x";
+  const v1::Graph graph = LineGraph();
+  const auto dataset = OpenDataset(spec, graph).value();
+
+  EXPECT_EQ(NameNonFiniteInput(*dataset, spec, graph, SamplesOf(0, {0, 1})),
+            absl::StrCat("input 'input' has a NaN in row 1 of ", spec.npz().path(), ": array 'x'"));
 }
 
 TEST(NonFiniteInputTest, AHeldOutSampleIsOfARowBehindThoseThatTrain) {

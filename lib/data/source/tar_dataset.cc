@@ -130,7 +130,9 @@ class TarIndexer {
       return Invalid(columns_[i].field,
                      absl::StrCat("has no member with the extension ",
                                   absl::StrJoin(columns_[i].extensions, " or "), "; it has ",
-                                  absl::CHexEscape(absl::StrJoin(keys_, ", "))));
+                                  absl::CHexEscape(absl::StrJoin(keys_, ", ")),
+                                  ". Members of a sample must follow each other: pack the files in "
+                                  "the order of their names"));
     }
     keys_.clear();
     builder_.Add(runs_, labels_);
@@ -328,7 +330,8 @@ absl::Status CheckLabels(const RecordIndex& index, const std::vector<TarColumn>&
     return DataInvalid(column.field,
                        absl::StrCat(PlaceOf(index, sample_of_largest, slot), ": numbers up to ",
                                     largest, " do not fit the model's ", column.use.limit,
-                                    " classes: set model.zoo.args.classes to ", largest + 1));
+                                    " classes: set model.zoo.args.classes to ", largest + 1,
+                                    ", or correct the number"));
   }
   return absl::OkStatus();
 }

@@ -171,7 +171,8 @@ TEST_F(TarDatasetTest, AMissingMemberIsNamed) {
                      TarMemberBytes("1.txt", "t") + Sample("2", 'a', "1"));
   EXPECT_EQ(Error(), absl::StrCat("DATA_INVALID data.tar.inputs.target: ", folder_,
                                   "/a.tar: sample '1' at byte 2560 has no member with the "
-                                  "extension cls; it has jpg, txt"));
+                                  "extension cls; it has jpg, txt. Members of a sample must follow "
+                                  "each other: pack the files in the order of their names"));
   Write("a.tar", Sample("0", 'a', "1") + TarMemberBytes("0.cls", "2"));
   EXPECT_THAT(Error(), HasSubstr("has two members with the extension cls"));
 }
@@ -191,7 +192,7 @@ TEST_F(TarDatasetTest, ChecksNumbersAgainstTheModel) {
   EXPECT_EQ(Labels(),
             absl::StrCat("DATA_INVALID data.tar.inputs.target: ", folder_,
                          "/a.tar: record 1 at byte 3584: numbers up to 12 do not fit the model's "
-                         "10 classes: set model.zoo.args.classes to 13"));
+                         "10 classes: set model.zoo.args.classes to 13, or correct the number"));
   Write("a.tar", Sample("0", 'a', "-1"));
   EXPECT_THAT(Labels(), HasSubstr("-1 is not in the model's range, 0 to 9"));
 }
