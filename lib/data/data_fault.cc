@@ -45,10 +45,13 @@ int TryThreeTimes(absl::FunctionRef<int()> attempt) {
 
 absl::Status DataPathFault(absl::string_view field, absl::string_view path, int error_number) {
   const std::string fault = PathFault(std::string(path), error_number);
-  const absl::Status status = IsStorageFault(error_number)
-                                  ? WithReason(absl::UnavailableError(fault), "DATA_UNREADABLE")
-                                  : WithReason(absl::NotFoundError(fault), "DATA_NOT_FOUND");
-  return AtField(status, field);
+  if (IsStorageFault(error_number)) {
+    return AtField(WithReason(absl::UnavailableError(fault), "DATA_UNREADABLE"), field);
+  }
+  if (error_number == EACCES || error_number == EPERM) {
+    return AtField(WithReason(absl::PermissionDeniedError(fault), "DATA_FORBIDDEN"), field);
+  }
+  return AtField(WithReason(absl::NotFoundError(fault), "DATA_NOT_FOUND"), field);
 }
 
 absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view field) {

@@ -23,8 +23,8 @@ bool IsStorageFault(int error_number);
 int TryThreeTimes(absl::FunctionRef<int()> attempt);
 
 // Returns "data.text.path: /nope: no such file or directory on node-3": the field, then
-// PathFault(). It is NOT_FOUND with the reason DATA_NOT_FOUND, or UNAVAILABLE with the reason
-// DATA_UNREADABLE for a storage fault.
+// PathFault(). It is NOT_FOUND with the reason DATA_NOT_FOUND, UNAVAILABLE with the reason
+// DATA_UNREADABLE for a storage fault, or PERMISSION_DENIED with the reason DATA_FORBIDDEN.
 absl::Status DataPathFault(absl::string_view field, absl::string_view path, int error_number);
 
 // Opens a regular file for reading. Tries a storage fault three times. Returns its descriptor,

@@ -43,6 +43,15 @@ TEST(DataFaultTest, OpensFilesBeneathTheDataRootsOnly) {
   SetDataRoots({});
 }
 
+TEST(DataFaultTest, AFileThatMayNotBeReadIsNoMissingFile) {
+  for (const int error_number : {EACCES, EPERM}) {
+    const absl::Status refused = DataPathFault("data.text.path", "/data/a", error_number);
+    EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
+    EXPECT_EQ(ReasonOf(refused), "DATA_FORBIDDEN");
+  }
+  EXPECT_EQ(ReasonOf(DataPathFault("data.text.path", "/data/a", ENOENT)), "DATA_NOT_FOUND");
+}
+
 TEST(DataFaultTest, AFaultOfTheStorageIsNoMissingFile) {
   const std::string path = ::testing::TempDir() + "/data_fault_storage";
   std::ofstream(path) << "x";
