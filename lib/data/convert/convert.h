@@ -39,10 +39,13 @@ struct Converted {
 //   its format. If shards may be replaced, those of an earlier conversion are removed.
 // - Another folder becomes a folder with each of its compressed files and .npz files, converted.
 //
-// A file appears in `out` when it is complete. Blocks. Returns ALREADY_EXISTS if one exists and may
-// not be replaced, INVALID_ARGUMENT if there is nothing to convert or if `out` lies in the folder
-// `in`, DATA_INVALID if a folder of images holds another file or a class without images, and errors
-// of data.
+// A file appears in `out` when it is complete. Blocks. Returns
+//
+// - ALREADY_EXISTS if a file exists and may not be replaced,
+// - INVALID_ARGUMENT if `out` lies in the folder `in`,
+// - DATA_INVALID if there is nothing to convert, or if a folder of images holds another file or a
+//   class without images,
+// - errors of data.
 absl::StatusOr<Converted> Convert(const std::string& in, const std::string& out,
                                   const ConvertOptions& options);
 

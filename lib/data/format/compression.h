@@ -23,7 +23,7 @@ absl::string_view CompressionName(Compression compression);  // "gzip", ...; "" 
 // data convert /data/a.csv.gz /data/a.csv". Reads the first bytes of the file.
 absl::Status CheckUncompressed(const DataFile& file, absl::string_view field);
 
-// Does the same for a file that begins with the bytes `first`.
+// Returns that fault for a file `path` that begins with the bytes `first`.
 absl::Status CheckUncompressed(absl::Span<const std::byte> first, absl::string_view path,
                                absl::string_view field);
 
