@@ -220,6 +220,8 @@ TEST_F(InspectionTest, DescribesFoldersOfImages) {
   EXPECT_THAT(text, HasSubstr("n02/a.jpg: is no image"));
   EXPECT_THAT(text, HasSubstr("n03: has no file"));
   EXPECT_EQ(data_.images().path(), folder_);
+  EXPECT_THAT(Faults(kImageModel), HasSubstr("n03: the folder of a class has no file"));
+  Write("n03/a", "I");
   EXPECT_EQ(Faults(kImageModel), "");
 }
 
