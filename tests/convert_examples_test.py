@@ -135,7 +135,8 @@ class FormatTest(unittest.TestCase):
     def test_npz(self):
         import numpy
 
-        numpy.savez(self.folder / "digits.npz", x_train=numpy.zeros((SAMPLES, 784), "<f4"), y_train=numpy.zeros(SAMPLES, "<i4"))
+        samples = 2 * SAMPLES  # a batch has more than SAMPLES
+        numpy.savez(self.folder / "digits.npz", x_train=numpy.zeros((samples, 784), "<f4"), y_train=numpy.zeros(samples, "<i4"))
         self.validate_jobs("npz: several arrays in one file")
 
     @needs("numpy")
