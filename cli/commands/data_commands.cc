@@ -130,8 +130,8 @@ absl::Status PrintIndex(const std::string& file, const std::string& index_folder
       message,
       absl::StrCat("samples       ", dataset.samples(), " to train on, ",
                    dataset.evaluation_samples(), " held out\nfiles         ", files, ", ",
-                   FormatBytes(bytes), "\nfingerprint   ", fingerprint,
-                   "\nindex         ", where, absl::StrFormat("\ntime          %.2f s\n", seconds)),
+                   FormatBytes(bytes), "\nfingerprint   ", fingerprint, "\nindex         ", where,
+                   absl::StrFormat("\ntime          %.2f s\n", seconds)),
       absl::StrCat(fingerprint, "\n"));
   return absl::OkStatus();
 }
