@@ -20,6 +20,7 @@
 #include "cli/local/local_cluster.h"
 #include "lib/fleet/leader.h"
 #include "lib/job/path_rules.h"
+#include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "lib/suggestion/suggestion.h"
 
@@ -200,7 +201,7 @@ void Session::Fail(const absl::Status& status) {
   if (const int signalled = SignalExitCode(); signalled != 0) exit_code = signalled;
   const std::string message(status.message()), reason(ReasonOf(status));
   // Each fault has its own line, which begins with its place.
-  const bool is_list = absl::StrContains(message, '\n');
+  const bool is_list = FaultsOf(status).size() > 1;
   const std::string text = is_list ? absl::StrCat("several faults [", reason, "]\n", message)
                                    : absl::StrCat(message, " [", reason, "]");
   std::fprintf(stderr, "muster: %s\n", text.c_str());

@@ -219,7 +219,7 @@ absl::StatusOr<SourceInspection> InspectFiles(const std::string& path, const Fil
   const auto pattern_of = [&](const Files& kind) {
     if (kind.size() == files.size()) return path;
     const std::filesystem::path one(kind[0].path);
-    return absl::StrCat(one.parent_path().string(), "/*", one.extension().string());
+    return (one.parent_path() / absl::StrCat("*", one.extension().string())).string();
   };
   if (const Files tar = of_kind({".tar"}); !tar.empty()) return InspectTar(path, tar, options);
   if (const Files tar = of_kind({".tar.gz", ".tgz", ".tar.zst"}); !tar.empty()) {

@@ -141,7 +141,7 @@ TEST(DataCheckTest, ImageGoesWithSourcesThatDecodeImages) {
                            "batch_size: 32}"),
               ElementsAre("data.image.mean[1]: must be at most 1, because pixels are 0 to 1 (is "
                           "103.5); divide a value for 0 to 255 by 255",
-                          HasSubstr("data.image.std[0]: must be at most 1")));
+                          HasSubstr("data.image.std[0]: must be at most 10")));
   EXPECT_THAT(FaultsOfData("{images: {path: a}, image: {train: [{}]}, batch_size: 32}"),
               ElementsAre(HasSubstr("data.image.train[0]: required: one of resize, ")));
 }

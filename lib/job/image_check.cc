@@ -39,10 +39,10 @@ bool CheckChannels(const google::protobuf::RepeatedField<float>& values, const s
 }
 
 // Pixels are 0 to 1 when `mean` is subtracted, so a mean of bytes would leave one value of all.
-void CheckUnit(float value, const std::string& field, FieldChecks& faults) {
-  if (!std::isfinite(value) || value <= 1) return;
-  faults.Add(field, absl::StrCat("must be at most 1, because pixels are 0 to 1 (is ", value,
-                                 "); divide a value for 0 to 255 by 255"));
+void CheckUnit(float value, int most, const std::string& field, FieldChecks& faults) {
+  if (!std::isfinite(value) || value <= most) return;
+  faults.Add(field, absl::StrCat("must be at most ", most, ", because pixels are 0 to 1 (is ",
+                                 value, "); divide a value for 0 to 255 by 255"));
 }
 
 }  // namespace
@@ -60,12 +60,12 @@ void CheckImage(const v1::ImageSpec& image, const std::string& field, FieldCheck
   for (int i = 0; i < image.mean_size(); ++i) {
     const std::string mean = absl::StrCat(field, ".mean[", i, "]");
     faults.Finite(mean, image.mean(i));
-    CheckUnit(image.mean(i), mean, faults);
+    CheckUnit(image.mean(i), 1, mean, faults);
   }
   for (int i = 0; i < image.std_size(); ++i) {
     const std::string std = absl::StrCat(field, ".std[", i, "]");
     if (faults.Positive(std, image.std(i), "values are divided by it")) {
-      CheckUnit(image.std(i), std, faults);
+      CheckUnit(image.std(i), 10, std, faults);
     }
   }
   if (!v1::ImageDecode_IsValid(image.decode())) {

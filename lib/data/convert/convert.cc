@@ -157,6 +157,7 @@ class Converter {
   // Converts the compressed files and .npz files of a folder and of its folders.
   absl::Status ConvertEach(const std::string& in, const std::vector<std::string>& names,
                            const std::string& out) {
+    absl::flat_hash_set<std::string> written;
     for (const std::string& name : names) {
       const std::string path = absl::StrCat(in, "/", name);
       ASSIGN_OR_RETURN(const auto file, DataFile::Open(path, kField));
@@ -166,9 +167,14 @@ class Converter {
         ++result_.files_left_out;
         continue;
       }
-      std::string stem(absl::StripSuffix(absl::StripSuffix(name, ".gz"), ".zst"));
+      const absl::string_view suffix = absl::EndsWith(name, ".gz") ? ".gz" : ".zst";
+      std::string stem(absl::StripSuffix(name, suffix));  // one layer is decompressed
       if (absl::EndsWith(stem, ".tgz")) stem.replace(stem.size() - 3, 3, "tar");
       const std::string to = absl::StrCat(out, "/", stem);
+      if (!written.insert(to).second) {
+        return DataInvalid(kField, absl::StrCat(path, ": another file of the folder also becomes ",
+                                                to, "; rename one of them"));
+      }
       RETURN_IF_ERROR(MakeFolder(fs::path(to).parent_path()));
       RETURN_IF_ERROR(ConvertFile(path, to));
     }

@@ -240,6 +240,15 @@ std::string Npy(std::vector<int64_t> shape, const std::string& bytes) {
   return MakeNpyHeader(NpyType::kU8, shape) + bytes;
 }
 
+TEST_F(ConvertTest, NoFileReplacesAnotherOne) {
+  Write("in/a.csv.gz", Gzip("1,2"));
+  Write("in/a.csv.zst", Zstd("3,4"));
+  EXPECT_THAT(Fault("in"), HasSubstr("in/a.csv.zst: another file of the folder also becomes "));
+  Write("twice/a.zst.gz", Gzip(Zstd("5,6")));
+  ASSERT_TRUE(Run("twice", "once").ok());
+  EXPECT_TRUE(Read("once/a.zst") == Zstd("5,6"));
+}
+
 TEST_F(ConvertTest, StacksArraysOfSamples) {
   Write("in/b.npy", Npy({2, 2}, "5678"));
   Write("in/a.npy", Npy({2, 2}, "1234"));

@@ -166,6 +166,9 @@ absl::Status CheckIdLimit(const InputUse& use, int64_t limit, const std::string&
                                          use.is_bounded() ? ToText(use) : "ids of 31 bits"));
 }
 
+// The memory of a word of a vocabulary beside its bytes: two strings and an entry of a hash table.
+constexpr int64_t kBytesOfWord = 100;
+
 absl::StatusOr<CsvColumns::Vocabulary> ReadVocabulary(const v1::CsvVocabulary& vocabulary,
                                                       const InputUse& use, const std::string& field,
                                                       int64_t& bytes_left) {
@@ -173,6 +176,7 @@ absl::StatusOr<CsvColumns::Vocabulary> ReadVocabulary(const v1::CsvVocabulary& v
   ASSIGN_OR_RETURN(const auto file, DataFile::Open(vocabulary.path(), path_field));
   RETURN_IF_ERROR(CheckUncompressed(*file, path_field));
   if (file->bytes() > bytes_left) return DataTooLarge(path_field, file->path(), bytes_left);
+  const int64_t bytes_max = bytes_left;
   bytes_left -= file->bytes();
   if (file->bytes() == 0) {
     return DataTooSmall(path_field, absl::StrCat(file->path(),
@@ -192,6 +196,8 @@ absl::StatusOr<CsvColumns::Vocabulary> ReadVocabulary(const v1::CsvVocabulary& v
       return DataInvalid(path_field, absl::StrCat(file->path(), ": line ", id + 1, ": ",
                                                   Shown(line), " is twice in the vocabulary"));
     }
+    bytes_left -= kBytesOfWord + std::ssize(line);
+    if (bytes_left < 0) return DataTooLarge(path_field, file->path(), bytes_max);
     words.emplace_back(line);
     ++id;
   }

@@ -382,7 +382,11 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenCsvDataset(const v1::DataSpec
   RETURN_IF_ERROR(CheckNames(csv, graph));
   if (graph.inputs().empty()) return DataInvalid("data.csv", "the model reads no data");
   ASSIGN_OR_RETURN(CsvLines training, ListLines(csv.path(), "data.csv.path"));
-  ASSIGN_OR_RETURN(const auto first, OpenUncompressed(training.listed[0].path, training.field));
+  // Programs such as Spark write empty files beside those with lines.
+  auto with_lines = std::find_if(training.listed.begin(), training.listed.end(),
+                                 [](const IndexedFile& listed) { return listed.bytes > 0; });
+  if (with_lines == training.listed.end()) with_lines = training.listed.begin();
+  ASSIGN_OR_RETURN(const auto first, OpenUncompressed(with_lines->path, training.field));
   ASSIGN_OR_RETURN(CsvLayout layout, LayoutOf(csv, *first, training.field));
   int64_t bytes_left = options.held_bytes_max;
   ASSIGN_OR_RETURN(std::vector<CsvColumns> inputs, OpenInputs(csv, graph, layout, bytes_left));

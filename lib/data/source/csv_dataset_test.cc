@@ -138,6 +138,14 @@ TEST_F(CsvDatasetTest, ColumnsFillInputs) {
   EXPECT_THAT(x, ElementsAre(7, 8, 1.5, 2, 0, -40));
 }
 
+TEST_F(CsvDatasetTest, TheFirstFileMayBeEmpty) {
+  Write("_SUCCESS", "");
+  csv().set_path(folder_);
+  const auto dataset = Open();
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_EQ((*dataset)->samples(), 3);
+}
+
 TEST_F(CsvDatasetTest, NumbersAreMadeLogarithmsAndScaled) {
   v1::CsvNumber& number = *Use("x", {"2", "5"}).mutable_number();
   number.set_missing(5);

@@ -208,7 +208,8 @@ absl::Status CheckFeatures(const DataFile& file, absl::string_view field, const 
   }
   if (records == 0) return absl::OkStatus();  // a shard may be empty
   if (first.empty()) return damage;
-  const bool is_all = records == kSearchedRecords || (is_end && is_only_file);
+  // Workers search the first records of all files together, so another file may have the feature.
+  const bool is_all = is_only_file && (is_end || records == kSearchedRecords);
   for (size_t i = 0; i < seen.size(); ++i) {
     const ExampleRows::WantedFeature& feature = rows.features()[i];
     if (seen[i] || (!feature.is_needed && !is_all)) continue;
@@ -251,9 +252,12 @@ Samples CheckNpz(const v1::DataSpec& spec, const v1::Graph& graph, int64_t held_
 
 absl::Status CheckCsv(const v1::CsvData& csv, const v1::Graph& graph, int64_t held_bytes_max) {
   RETURN_IF_ERROR(CheckNames(csv.inputs(), graph, "data.csv.inputs"));
+  // Workers take the columns and the separator of all files from the first one.
+  bool has_columns = false;
   const auto check = [&](const DataFile& file, absl::string_view field) -> absl::Status {
     RETURN_IF_ERROR(CheckTextStart(file, field));
-    if (file.bytes() == 0) return absl::OkStatus();  // one of several files may be empty
+    if (has_columns || file.bytes() == 0) return absl::OkStatus();
+    has_columns = true;
     return CheckCsvColumns(csv, graph, file, std::string(field), held_bytes_max);
   };
   return CheckFiles("csv", csv.path(), csv.eval_path(), "", check);

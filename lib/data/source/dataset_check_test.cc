@@ -364,6 +364,17 @@ TEST_F(DatasetCheckTest, LooksAtArchivesAndTables) {
   EXPECT_THAT(Check(TableModel()), HasSubstr("data.csv.path: "));
 }
 
+TEST_F(DatasetCheckTest, TablesHaveTheSeparatorOfTheFirst) {
+  v1::CsvData& csv = Csv("");
+  csv.set_path(Write("a.tsv", "1\t2\tred\n"));
+  csv.set_eval_path(Write("b.txt", "1\t2\tred\n"));
+  EXPECT_EQ(Check(TableModel()), "ok");
+  csv.clear_eval_path();
+  Write("c.txt", "\n");
+  csv.set_path(folder_ + "/{a.tsv,b.txt,c.txt}");
+  EXPECT_EQ(Check(TableModel()), "ok");
+}
+
 TEST_F(DatasetCheckTest, ColumnsOfATableFillTheInputs) {
   v1::CsvData& csv = Csv("1,2,red\n");
   EXPECT_EQ(Check(TableModel()), "ok");
@@ -430,6 +441,17 @@ TEST_F(DatasetCheckTest, ALaterFileMayHaveAListOfVariableSize) {
   v1::TfrecordData& tfrecord = Tfrecord(Write("a.tfrecord", Record("input", "label")));
   tfrecord.mutable_inputs()->at("target").mutable_variable();
   EXPECT_THAT(Check(), HasSubstr("no feature 'target' in the first 1 records"));
+  tfrecord.set_path(folder_ + "/{a,b}.tfrecord");
+  Write("b.tfrecord", Record());
+  EXPECT_EQ(Check(), "ok");
+}
+
+TEST_F(DatasetCheckTest, AFeatureMayBeginInALaterFile) {
+  std::string records;
+  for (int i = 0; i < 1000; ++i) records += Record("input", "label");
+  v1::TfrecordData& tfrecord = Tfrecord(Write("a.tfrecord", records));
+  tfrecord.mutable_inputs()->at("target").mutable_variable();
+  EXPECT_THAT(Check(), HasSubstr("no feature 'target' in the first 1000 records"));
   tfrecord.set_path(folder_ + "/{a,b}.tfrecord");
   Write("b.tfrecord", Record());
   EXPECT_EQ(Check(), "ok");

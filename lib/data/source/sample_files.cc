@@ -47,9 +47,12 @@ class Search {
 
   // `pattern` has no braces. Returns false if it is certain that no file matches.
   bool OfPattern(const std::string& pattern) {
+    hidden_error_.clear();
     if (found_.size() == kFilesMax) {
       std::error_code unknown;
-      return HasWildcards(pattern) || fs::exists(fs::status(pattern, unknown));
+      if (HasWildcards(pattern) || fs::exists(fs::status(pattern, unknown))) return true;
+      Note(pattern, unknown);
+      return false;
     }
     const size_t before = found_.size();
     const std::vector<std::string> parts = absl::StrSplit(pattern, '/', absl::SkipEmpty());
