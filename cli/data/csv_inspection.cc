@@ -47,8 +47,9 @@ struct Column {
 struct Lines {
   std::vector<Column> columns;
   bool has_header = false;
-  int64_t rows = 0;   // that were read, without the header
-  int64_t bytes = 0;  // of the lines that were read
+  int64_t rows = 0;       // that were read, without the header
+  int64_t bytes = 0;      // of the lines that were read
+  bool is_whole = false;  // all lines were read
 };
 
 // Returns the byte between the fields of a line.
@@ -87,6 +88,7 @@ absl::StatusOr<Lines> ReadLines(const DataFile& file, const CsvFormat& format) {
         return lines.bytes < kBytesRead ? absl::OkStatus() : absl::CancelledError();
       });
   if (!status.ok() && !absl::IsCancelled(status)) return status;
+  lines.is_whole = status.ok();
   if (lines.rows > 0) return lines;
   return DataTooSmall(
       kInspectedField,
@@ -143,14 +145,13 @@ absl::StatusOr<SourceInspection> InspectCsv(const std::string& path,
   const CsvFormat format = {.separator =
                                 SeparatorOf(files[0].path, first.substr(0, first.find('\n')))};
   ASSIGN_OR_RETURN(const Lines lines, ReadLines(*file, format));
-  const bool is_whole = lines.bytes >= file->bytes();
-  const int64_t rows = is_whole ? lines.rows : file->bytes() * lines.rows / lines.bytes;
+  const int64_t rows = lines.is_whole ? lines.rows : file->bytes() * lines.rows / lines.bytes;
   const absl::string_view separators = format.separator == '\t'  ? "tabs"
                                        : format.separator == ';' ? "semicolons"
                                                                  : "commas";
   SourceInspection inspection{
       .text = absl::StrCat(
-          DescribeFiles("csv", files), "\n", files[0].path, ": ", is_whole ? "" : "about ",
+          DescribeFiles("csv", files), "\n", files[0].path, ": ", lines.is_whole ? "" : "about ",
           Count(rows, "line"), ", ", lines.has_header ? "a header, " : "no header, ",
           Count(std::ssize(lines.columns), "column"), ", separated by ", separators, "\n"),
       .samples = rows};

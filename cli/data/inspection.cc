@@ -221,7 +221,11 @@ absl::StatusOr<SourceInspection> InspectFiles(const std::string& path, const Fil
     const std::filesystem::path one(kind[0].path);
     return (one.parent_path() / absl::StrCat("*", one.extension().string())).string();
   };
-  if (const Files tar = of_kind({".tar"}); !tar.empty()) return InspectTar(path, tar, options);
+  if (const Files tar = of_kind({".tar"}); !tar.empty()) {
+    std::error_code error;
+    const bool is_folder = std::filesystem::is_directory(path, error);
+    return InspectTar(is_folder ? path : pattern_of(tar), tar, options);
+  }
   if (const Files tar = of_kind({".tar.gz", ".tgz", ".tar.zst"}); !tar.empty()) {
     return InspectTar(path, tar, options);
   }

@@ -207,6 +207,12 @@ TEST_F(InspectionTest, DescribesAFolderOfTarFiles) {
   EXPECT_TRUE(data_.tar().inputs().at("input").has_image());
   EXPECT_TRUE(data_.tar().inputs().at("target").has_integer());
   EXPECT_EQ(Faults(kImageModel), "");
+
+  Write("README", "text");
+  Text(folder_);
+  EXPECT_EQ(data_.tar().path(), folder_) << "workers read the archives of a folder alone";
+  Text(folder_ + "/*");
+  EXPECT_EQ(data_.tar().path(), folder_ + "/*.tar");
 }
 
 TEST_F(InspectionTest, DescribesFoldersOfImages) {
@@ -274,6 +280,7 @@ TEST_F(InspectionTest, ReadsQuotedFieldsAndOtherSeparators) {
   EXPECT_THAT(Text(Write("s.csv", "a;b\n1;2\n")), HasSubstr("separated by semicolons"));
   EXPECT_EQ(data_.csv().separator(), ";");
   EXPECT_EQ(Faults("{name: linear}"), "");
+  EXPECT_THAT(Text(Write("windows.csv", "a,b\r\n1,2\r\n3,4\r\n")), HasSubstr("csv: 2 lines, a"));
   EXPECT_THAT(Text(Write("t.csv", "a\tb\n1\t2\n")), HasSubstr("separated by tabs"));
   EXPECT_EQ(data_.csv().separator(), "\t");
   EXPECT_EQ(Faults("{name: linear}"), "");
