@@ -9,7 +9,9 @@ namespace muster::cli {
 
 // Follows what such a model does from the times at which its batches were read. All times are
 // SteadyNow()'s. The thread that plays the model may wake up late: that neither counts as waiting
-// nor delays the model. A pure computation; thread-compatible.
+// nor delays the model. This holds while batches are left that were read ahead. A later wake-up has
+// stopped the reading, because no buffer was free, and counts as waiting.
+// A pure computation; thread-compatible.
 class PacedModel {
  public:
   // The model asks for its first batch at `begin`, and computes each one for `step`.

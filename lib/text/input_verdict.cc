@@ -23,7 +23,8 @@ absl::string_view RemedyFor(absl::string_view stage, bool has_images) {
            "files";
   }
   if (stage == "read") {
-    return "Faster storage helps, or data.shuffle: {block: {}}, which reads neighbours together";
+    return "Faster storage helps, or data.shuffle: {block: {}}, which reads neighbours soon after "
+           "each other";
   }
   // Only sources with images have a thread for each core.
   if (stage == "decode" && !has_images) {

@@ -66,7 +66,7 @@ TEST(InputVerdictTest, DataWithoutImagesHasOtherRemedies) {
   timing.set_read_seconds(4.5);
   EXPECT_EQ(InputVerdict(timing, 12'000),
             "read takes 75 % of 0.600 ms a sample on 1 thread. Faster storage helps, or "
-            "data.shuffle: {block: {}}, which reads neighbours together");
+            "data.shuffle: {block: {}}, which reads neighbours soon after each other");
 }
 
 TEST(InputVerdictTest, ImagesThatAreNotResizedAreImages) {

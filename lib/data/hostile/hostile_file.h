@@ -23,6 +23,8 @@ struct HostileFile {
   absl::StatusCode code = absl::StatusCode::kDataLoss;
 };
 
+// Return a file with the reason DATA_DAMAGED, DATA_TRUNCATED, DATA_INVALID or DATA_TOO_SMALL, and
+// the code of that reason.
 HostileFile Damaged(std::string name, std::string bytes, std::vector<std::string> parts);
 HostileFile Truncated(std::string name, std::string bytes, std::vector<std::string> parts);
 HostileFile Invalid(std::string name, std::string bytes, std::vector<std::string> parts);

@@ -15,11 +15,10 @@ namespace muster {
 // Blocks.
 //
 // It neither indexes large data nor decodes images, so it finds fewer faults than the workers:
-// - text, idx, linear, npy, npz, synthetic: opens the data, with at most `held_bytes_max` of
-// memory.
+// - text, idx, linear, npy, npz, synthetic: opens the data, in at most `held_bytes_max` bytes.
 // - images: looks for a file in the folder of each class, or at the first MiB of the list.
 // - tfrecord: checks the rules of the inputs, and their features in the first MiB of a few files.
-// - csv: checks the columns of the first line of a few files, and the vocabularies.
+// - csv: checks the columns of the first line of a file, and the vocabularies.
 // - tar: checks the inputs, and the beginning of a few files.
 // - mixture: checks each part so. Errors name the part's field.
 absl::StatusOr<std::optional<int64_t>> CheckDataset(const v1::DataSpec& spec,
