@@ -218,11 +218,12 @@ TEST(DataCheckTest, RefusesMixturesThatNoWorkerCanOrder) {
 }
 
 TEST(DataCheckTest, DefaultsFixWhatTheOrderAndThePixelsDependOn) {
-  const auto lanes = [](int64_t batch, int workers) {
+  const auto lanes = [](int64_t batch, int workers, int logical = 0) {
     v1::JobSpec spec;
     spec.mutable_data()->set_batch_size(batch);
     spec.mutable_data()->mutable_shuffle()->mutable_block();
     spec.mutable_resources()->mutable_workers()->set_max(workers);
+    spec.mutable_resources()->mutable_workers()->set_logical(logical);
     FillDefaults(spec);
     EXPECT_EQ(spec.data().shuffle().block().window_blocks(), 16);
     return spec.data().shuffle().block().lanes();
@@ -233,6 +234,7 @@ TEST(DataCheckTest, DefaultsFixWhatTheOrderAndThePixelsDependOn) {
   EXPECT_EQ(lanes(256, 5), 16);
   EXPECT_EQ(lanes(12, 5), 4) << "8 does not divide the batch";
   EXPECT_EQ(lanes(7, 5), 1);
+  for (const int most : {1, 3, 8}) EXPECT_EQ(lanes(256, most, /*logical=*/8), 8) << most;
 
   v1::JobSpec spec;
   v1::DataSpec& part = *spec.mutable_data()->mutable_mixture()->add_parts()->mutable_data();

@@ -182,6 +182,7 @@ std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec) {
   CheckTraining(spec, faults);
   CheckSync(spec, faults);
   CheckResources(spec, faults);
+  CheckLogicalWorkers(spec, faults);
   CheckCheckpoint(spec, faults);
   CheckRestart(spec, faults);
   CheckTimes(spec, faults);

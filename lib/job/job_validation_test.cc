@@ -361,6 +361,61 @@ TEST(JobValidationTest, ChecksThatEveryFieldOfSyncBelongsToItsMode) {
   }
 }
 
+TEST(JobValidationTest, LogicalWorkersRefuseWhatDependsOnTheNumberOfWorkers) {
+  const auto fault = [](const std::function<void(v1::JobSpec&)>& change) -> std::string {
+    v1::JobSpec spec = GoodSpec();
+    spec.mutable_data()->set_batch_size(8);
+    spec.mutable_resources()->mutable_workers()->set_min(2);
+    spec.mutable_resources()->mutable_workers()->set_max(4);
+    spec.mutable_resources()->mutable_workers()->set_logical(6);
+    change(spec);
+    const std::vector<FieldFault> faults = ValidateJobSpec(spec);
+    EXPECT_LE(faults.size(), 1);
+    return faults.empty() ? "" : absl::StrCat(faults[0].field, ": ", faults[0].description);
+  };
+  const auto logical = [&](int number) {
+    return fault([=](v1::JobSpec& spec) {
+      spec.mutable_resources()->mutable_workers()->set_logical(number);
+    });
+  };
+  for (const int number : {0, 4, 6, 8}) EXPECT_EQ(logical(number), "") << number;
+  EXPECT_EQ(logical(3),
+            "resources.workers.logical: must be at least max = 4 (is 3): every worker computes at "
+            "least one share of the batch");
+  EXPECT_EQ(logical(9),
+            "resources.workers.logical: must be at most data.batch_size = 8 (is 9): every share "
+            "needs a sample");
+  for (const int number : {-1, 1025}) {
+    EXPECT_THAT(logical(number), HasSubstr("must be between 0 and 1024")) << number;
+  }
+  const auto in_mode = [&](v1::SyncMode mode) {
+    return fault([=](v1::JobSpec& spec) {
+      spec.mutable_sync()->set_mode(mode);
+      if (mode == v1::LOCAL_SGD) spec.mutable_sync()->set_every(4);
+    });
+  };
+  EXPECT_EQ(in_mode(v1::BSP), "");
+  EXPECT_EQ(in_mode(v1::LOCAL_SGD),
+            "resources.workers.logical: only with sync.mode bsp (is local_sgd): the update depends "
+            "on the number of workers; remove it");
+  EXPECT_THAT(in_mode(v1::ALLREDUCE), HasSubstr("not with sync.mode allreduce: the order of its"));
+  EXPECT_THAT(fault([](v1::JobSpec& spec) { spec.mutable_sync()->set_backup_workers(1); }),
+              HasSubstr("not with sync.backup_workers (is 1)"));
+  const auto compressed = [&](v1::CompressionKind kind) {
+    return fault(
+        [=](v1::JobSpec& spec) { spec.mutable_sync()->mutable_compression()->set_kind(kind); });
+  };
+  EXPECT_EQ(compressed(v1::COMPRESSION_NONE), "");
+  EXPECT_THAT(compressed(v1::COMPRESSION_BF16), HasSubstr("not with sync.compression bf16: it"));
+  EXPECT_THAT(fault([](v1::JobSpec& spec) { spec.mutable_training()->set_micro_batch_size(2); }),
+              HasSubstr("not with training.micro_batch_size (is 2): a share is computed at once"));
+  const auto deterministic = [&](bool is_set) {
+    return fault([=](v1::JobSpec& spec) { spec.mutable_training()->set_deterministic(is_set); });
+  };
+  EXPECT_EQ(deterministic(true), "");
+  EXPECT_THAT(deterministic(false), HasSubstr("needs training.deterministic, which is false"));
+}
+
 TEST(JobValidationTest, EveryModeHasAGoodSpec) {
   for (const v1::SyncMode mode : {v1::BSP, v1::SSP, v1::ASP, v1::LOCAL_SGD, v1::ALLREDUCE}) {
     v1::JobSpec spec = GoodSpec();

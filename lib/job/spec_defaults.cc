@@ -153,7 +153,10 @@ void FillDefaults(v1::JobSpec& spec) {
   if (spec.resources().ps_replication() == 0 && spec.sync().mode() != v1::ALLREDUCE) {
     spec.mutable_resources()->set_ps_replication(1);
   }
-  if (spec.has_data()) FillData(*spec.mutable_data(), workers.max());
+  // The order of samples must not depend on `max` if the job has logical workers.
+  if (spec.has_data()) {
+    FillData(*spec.mutable_data(), std::max(workers.max(), workers.logical()));
+  }
   FillRestart(*spec.mutable_restart());
   if (spec.on_non_finite() == v1::ON_NON_FINITE_UNSPECIFIED) {
     spec.set_on_non_finite(v1::NON_FINITE_FAIL);

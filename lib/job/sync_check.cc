@@ -5,6 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "lib/job/spec_names.h"
+#include "lib/limits/limits.h"
 
 namespace muster {
 namespace {
@@ -151,5 +154,54 @@ void NeedsWholeSteps(const v1::JobSpec& spec, std::string field, absl::string_vi
 }
 
 void CheckSync(const v1::JobSpec& spec, FieldChecks& faults) { SyncCheck(spec, faults).Run(); }
+
+void CheckLogicalWorkers(const v1::JobSpec& spec, FieldChecks& faults) {
+  const std::string field = "resources.workers.logical";
+  const v1::WorkerCount& workers = spec.resources().workers();
+  const int64_t logical = workers.logical();
+  if (!faults.InRange<int64_t>(field, logical, 0, limits::kWorkersMax) || logical == 0) return;
+  const auto add = [&](const auto&... parts) { faults.Add(field, absl::StrCat(parts...)); };
+  if (spec.model().has_external()) {
+    add("not with model.external: the program decides how it sums over its samples; remove it");
+    return;
+  }
+  const int64_t most = std::max(workers.min(), workers.max());
+  if (logical < most) {
+    add("must be at least ", workers.max() >= workers.min() ? "max" : "min", " = ", most, " (is ",
+        logical, "): every worker computes at least one share of the batch");
+  }
+  const int64_t batch = spec.data().batch_size();
+  if (batch > 0 && logical > batch) {
+    add("must be at most data.batch_size = ", batch, " (is ", logical,
+        "): every share needs a sample");
+  }
+  const v1::SyncSpec& sync = spec.sync();
+  if (sync.mode() == v1::ALLREDUCE) {
+    add("not with sync.mode allreduce: the order of its sums depends on the number of workers; use "
+        "bsp");
+  } else if (sync.mode() > v1::BSP) {
+    add("only with sync.mode bsp (is ", ModeName(sync.mode()),
+        "): the update depends on the number of workers; remove it");
+  } else if (sync.backup_workers() > 0) {
+    add("not with sync.backup_workers (is ", sync.backup_workers(),
+        "): timing decides which gradients a step has");
+  }
+  const v1::CompressionKind kind = sync.compression().kind();
+  if (kind > v1::COMPRESSION_NONE) {
+    const google::protobuf::EnumValueDescriptor* name =
+        v1::CompressionKind_descriptor()->FindValueByNumber(kind);
+    add("not with sync.compression", name != nullptr ? absl::StrCat(" ", EnumName(*name)) : "",
+        ": it rounds each worker's sum, which depends on the number of workers; sync.values: bf16 "
+        "works");
+  }
+  const int64_t micro_batch = spec.training().micro_batch_size();
+  if (micro_batch > 0) {
+    add("not with training.micro_batch_size (is ", micro_batch,
+        "): a share is computed at once; for less memory give more shares");
+  }
+  if (spec.training().has_deterministic() && !spec.training().deterministic()) {
+    add("needs training.deterministic, which is false");
+  }
+}
 
 }  // namespace muster

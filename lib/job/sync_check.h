@@ -11,6 +11,10 @@ namespace muster {
 
 void CheckSync(const v1::JobSpec& spec, FieldChecks& faults);
 
+// Checks resources.workers.logical, and refuses all settings with which a result would depend on
+// the number of workers.
+void CheckLogicalWorkers(const v1::JobSpec& spec, FieldChecks& faults);
+
 // Adds a fault of `field` if the mode has no steps over the whole batch (ssp, asp, local_sgd). Call
 // for settings that read the whole batch's gradient, of all shards, before any of it is applied.
 // `because` is the beginning of the reason, for example "a trust ratio needs".

@@ -90,4 +90,14 @@ int64_t LargestNode(int64_t leaves, int64_t workers) {
   return largest;
 }
 
+BatchShare ShareOfNode(int64_t batch_size, int64_t leaves, SumNode node) {
+  CHECK(leaves >= 1 && leaves <= batch_size) << leaves << " leaves, " << batch_size << " samples";
+  CHECK(node.first_leaf >= 0 && node.leaves <= leaves - node.first_leaf);
+  const auto first_of = [&](int64_t leaf) {
+    return leaf * (batch_size / leaves) + std::min(leaf, batch_size % leaves);
+  };
+  const int64_t first = first_of(node.first_leaf);
+  return {.first = first, .count = first_of(node.first_leaf + node.leaves) - first};
+}
+
 }  // namespace muster

@@ -48,4 +48,17 @@ std::vector<UsefulWorkers> UsefulWorkersOf(int64_t leaves);
 // Requires: 1 <= workers <= leaves.
 int64_t LargestNode(int64_t leaves, int64_t workers);
 
+// Samples [first, first + count) of a batch.
+struct BatchShare {
+  int64_t first = 0;
+  int64_t count = 0;
+
+  friend bool operator==(const BatchShare&, const BatchShare&) = default;
+};
+
+// Returns the samples of a node if a batch is cut into the `leaves` leaves of the tree: all have
+// equally many, and the first ones one more if `leaves` does not divide the batch. Requires: `node`
+// lies in the tree, leaves <= batch_size.
+BatchShare ShareOfNode(int64_t batch_size, int64_t leaves, SumNode node);
+
 }  // namespace muster

@@ -184,6 +184,24 @@ TEST(SumTreeTest, AnotherWorkerIsUsefulIfTheLargestNodeShrinks) {
   }
 }
 
+TEST(SumTreeTest, TheFirstLeavesHaveTheSamplesThatRemain) {
+  const SumNode root = RootOf(8);
+  EXPECT_EQ(ShareOfNode(19, 8, root), (BatchShare{0, 19}));
+  EXPECT_EQ(ShareOfNode(19, 8, {.first_leaf = 2, .leaves = 1}), (BatchShare{6, 3}));
+  EXPECT_EQ(ShareOfNode(19, 8, {.first_leaf = 3, .leaves = 1}), (BatchShare{9, 2}));
+  EXPECT_EQ(ShareOfNode(19, 8, {.first_leaf = 2, .leaves = 2}), (BatchShare{6, 5}));
+  for (int64_t batch = 8; batch < 40; ++batch) {
+    int64_t first = 0;
+    for (const SumNode& node : CutNode(root, 5)) {
+      const BatchShare share = ShareOfNode(batch, 8, node);
+      EXPECT_EQ(share.first, first) << batch;
+      EXPECT_GE(share.count, node.leaves) << batch;
+      first += share.count;
+    }
+    EXPECT_EQ(first, batch);
+  }
+}
+
 TEST(SumTreeDeathTest, PiecesMustBeACutOfTheNode) {
   EXPECT_DEATH(JoinsOf(RootOf(4), {{.leaves = 1}, {.first_leaf = 1, .leaves = 3}}), "piece 1 has");
   EXPECT_DEATH(JoinsOf(RootOf(4), {{.leaves = 2}}), "no piece has leaf 2");
