@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "lib/limits/limits.h"
 #include "lib/plan/chunk_check.h"
 #include "lib/plan/parameter_group.h"
+#include "lib/plan/sum_tree.h"
 #include "lib/shard/core/plan_check.h"
 #include "lib/status/status.h"
 #include "lib/transport/session/session.h"
@@ -80,6 +82,22 @@ absl::Status CheckShares(const v1::JobPlan& plan) {
                  " are no worker's");
 }
 
+// Checks that each worker has the samples of its node of the tree. Requires: CheckPlan() was OK.
+absl::Status CheckNodes(const v1::JobPlan& plan) {
+  const int64_t logical = plan.spec().resources().workers().logical();
+  if (logical == 0) return absl::OkStatus();
+  const std::vector<SumNode> nodes = CutNode({.leaves = logical}, plan.workers_size());
+  for (int rank = 0; rank < plan.workers_size(); ++rank) {
+    const v1::PlanWorker& worker = plan.workers(rank);
+    const BatchShare share = ShareOfNode(plan.spec().data().batch_size(), logical, nodes[rank]);
+    if (share == BatchShare{worker.first_position(), worker.samples()}) continue;
+    return Refused(plan, "worker ", rank, " ('", worker.member(), "') has ", worker.samples(),
+                   " samples, its ", nodes[rank].leaves, " logical workers of ", logical, " have ",
+                   share.count);
+  }
+  return absl::OkStatus();
+}
+
 // Infers shapes with one sample, because only the sizes of tensors depend on the batch. The code
 // that creates tensors checks their sizes; this checks only those of the inputs.
 absl::Status CheckGraph(const v1::JobPlan& plan) {
@@ -113,6 +131,7 @@ absl::Status CheckShare(const v1::JobPlan& plan) {
   if (plan.shards().empty()) return Refused(plan, "no shards");
   RETURN_IF_ERROR(CheckSettings(plan));
   RETURN_IF_ERROR(CheckShares(plan));
+  RETURN_IF_ERROR(CheckNodes(plan));
   RETURN_IF_ERROR(CheckGraph(plan));
   return CheckTrained(plan);
 }

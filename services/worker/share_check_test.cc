@@ -78,6 +78,27 @@ TEST(ShareCheckTest, AcceptsTheCoordinatorsPlansInEveryMode) {
   EXPECT_EQ(CheckShare(PlanOf(ProgramJob(/*workers=*/2), 2)), absl::OkStatus()) << "no nodes";
 }
 
+TEST(ShareCheckTest, EachWorkerHasTheSamplesOfItsLogicalWorkers) {
+  for (const int workers : {1, 3, 5, 8}) {
+    FakePs::Options job = LinearJob(workers);
+    job.spec.mutable_data()->set_batch_size(35);
+    job.spec.mutable_resources()->mutable_workers()->set_logical(8);
+    EXPECT_EQ(CheckShare(PlanOf(job, workers)), absl::OkStatus()) << workers;
+  }
+  FakePs::Options job = LinearJob(/*workers=*/3);
+  job.spec.mutable_resources()->mutable_workers()->set_logical(8);
+  const v1::JobPlan plan = PlanOf(job, 3);
+  ASSERT_EQ(plan.workers(0).samples(), 16);
+  ASSERT_EQ(plan.workers(1).samples(), 8);
+  EXPECT_THAT(Fault(plan,
+                    [](auto& plan) {
+                      plan.mutable_workers(1)->set_samples(9);
+                      plan.mutable_workers(2)->set_first_position(25);
+                      plan.mutable_workers(2)->set_samples(7);
+                    }),
+              HasSubstr("worker 1 ('worker-1') has 9 samples, its 2 logical workers of 8 have 8"));
+}
+
 TEST(ShareCheckTest, WarmUpNeedsNoToken) {
   v1::JobPlan plan = WarmUpPlan(LinePlan(), Members("worker", 5));
   EXPECT_THAT(Fault(plan, [](auto&) {}), HasSubstr("a token of 0 bytes")) << "of a generation";

@@ -108,6 +108,32 @@ absl::Status CheckProgram(const v1::JobPlan& plan) {
   return absl::OkStatus();
 }
 
+// Shards add the gradients of ranks along the tree only if each step has those of all ranks, as
+// they are.
+absl::Status CheckLogicalWorkers(const v1::JobPlan& plan) {
+  const v1::JobSpec& spec = plan.spec();
+  const int64_t logical = spec.resources().workers().logical();
+  if (logical == 0) return absl::OkStatus();
+  const auto bad = [&](const auto&... why) {
+    return BadPlan(plan, absl::StrCat(logical, " logical workers", why...));
+  };
+  if (logical > limits::kWorkersMax || logical < plan.workers_size()) {
+    return bad(" of ", plan.workers_size(), " workers");
+  }
+  if (logical > spec.data().batch_size()) {
+    return bad(" for a batch of ", spec.data().batch_size());
+  }
+  if (spec.sync().mode() > v1::BSP) return bad(" in a mode other than bsp");
+  if (spec.sync().backup_workers() != 0) return bad(" with backup workers");
+  if (spec.sync().compression().kind() > v1::COMPRESSION_NONE) return bad(" with compression");
+  if (spec.training().micro_batch_size() != 0) return bad(" with micro-batches");
+  if (spec.model().has_external()) return bad(" with model.external");
+  if (spec.training().has_deterministic() && !spec.training().deterministic()) {
+    return bad(" without training.deterministic");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckMode(const v1::JobPlan& plan) {
   const v1::SyncSpec& sync = plan.spec().sync();
   if (sync.backup_workers() != 0 && sync.mode() > v1::BSP) {
@@ -139,6 +165,7 @@ absl::Status CheckPlan(const v1::JobPlan& plan) {
   RETURN_IF_ERROR(CheckChunks(plan));
   RETURN_IF_ERROR(CheckReplicas(plan));
   RETURN_IF_ERROR(CheckProgram(plan));
+  RETURN_IF_ERROR(CheckLogicalWorkers(plan));
   return CheckMode(plan);
 }
 

@@ -1,5 +1,9 @@
 #include "lib/shard/core/plan_check.h"
 
+#include <cstddef>
+#include <functional>
+#include <vector>
+
 #include "gtest/gtest.h"
 #include "lib/shard/testing/test_plan.h"
 #include "lib/status/status.h"
@@ -74,6 +78,31 @@ TEST(PlanCheckTest, ModeThatLacksARequestedFeatureIsRefused) {
   EXPECT_TRUE(refused({.clip_norm = 1}, sync));
   sync.mutable_compression()->set_kind(v1::COMPRESSION_INT8);
   EXPECT_TRUE(refused({}, sync));
+}
+
+TEST(PlanCheckTest, LogicalWorkersAreRefusedIfTheirNumberDecidesTheSums) {
+  const auto refused = [](int logical, auto change) {
+    v1::JobPlan plan = MakeTestPlan({.workers = 3});
+    plan.mutable_spec()->mutable_data()->set_batch_size(8);
+    plan.mutable_spec()->mutable_resources()->mutable_workers()->set_logical(logical);
+    change(*plan.mutable_spec());
+    return absl::IsInvalidArgument(CheckPlan(plan));
+  };
+  const auto nothing = [](v1::JobSpec&) {};
+  for (const int logical : {0, 3, 8}) EXPECT_FALSE(refused(logical, nothing)) << logical;
+  for (const int logical : {-1, 2, 9}) EXPECT_TRUE(refused(logical, nothing)) << logical;
+  const std::vector<std::function<void(v1::JobSpec&)>> changes = {
+      [](v1::JobSpec& spec) { spec.mutable_sync()->set_mode(v1::SSP); },
+      [](v1::JobSpec& spec) { spec.mutable_sync()->set_mode(v1::ALLREDUCE); },
+      [](v1::JobSpec& spec) { spec.mutable_sync()->set_backup_workers(1); },
+      [](v1::JobSpec& spec) {
+        spec.mutable_sync()->mutable_compression()->set_kind(v1::COMPRESSION_BF16);
+      },
+      [](v1::JobSpec& spec) { spec.mutable_training()->set_micro_batch_size(1); },
+      [](v1::JobSpec& spec) { spec.mutable_training()->set_deterministic(false); },
+      [](v1::JobSpec& spec) { spec.mutable_model()->mutable_external(); },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) EXPECT_TRUE(refused(4, changes[i])) << i;
 }
 
 TEST(PlanCheckTest, ProgramIsRefusedWhereItsPushesCannotSayEverything) {

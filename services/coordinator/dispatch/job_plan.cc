@@ -12,23 +12,27 @@
 #include "lib/plan/chunk_placement.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
+#include "lib/plan/sum_tree.h"
 #include "lib/transport/session/session.h"
 #include "services/coordinator/job/recovery/shard_holders.h"
 
 namespace muster {
 namespace {
 
-void ShareBatch(int64_t batch_size, const std::vector<v1::Hello>& workers, v1::JobPlan& plan) {
-  const int64_t count = std::ssize(workers);
-  CHECK_LE(count, batch_size);
-  int64_t position = 0;
+// Cuts the batch into leaves and gives each worker a node of them: one leaf, unless the job has
+// logical workers.
+void ShareBatch(const v1::JobSpec& spec, const std::vector<v1::Hello>& workers, v1::JobPlan& plan) {
+  const int64_t batch = spec.data().batch_size(), logical = spec.resources().workers().logical();
+  const int64_t count = std::ssize(workers), leaves = logical != 0 ? logical : count;
+  CHECK(count <= leaves && leaves <= batch) << count << ", " << leaves << ", " << batch;
+  const std::vector<SumNode> nodes = CutNode({.leaves = leaves}, count);
   for (int64_t rank = 0; rank < count; ++rank) {
+    const BatchShare share = ShareOfNode(batch, leaves, nodes[rank]);
     v1::PlanWorker& worker = *plan.add_workers();
     worker.set_member(workers[rank].member());
     worker.set_host(workers[rank].host());
-    worker.set_first_position(position);
-    worker.set_samples(batch_size / count + (rank < batch_size % count ? 1 : 0));
-    position += worker.samples();
+    worker.set_first_position(share.first);
+    worker.set_samples(share.count);
   }
 }
 
@@ -98,7 +102,7 @@ std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request) {
   plan->set_first_step(request.first_step);
   *plan->mutable_spec() = request.job.spec();
   *plan->mutable_graph() = std::move(request.graph);
-  ShareBatch(plan->spec().data().batch_size(), request.workers, *plan);
+  ShareBatch(plan->spec(), request.workers, *plan);
   if (request.carried != nullptr) {
     plan->set_carries(request.carried->generation());
     plan->mutable_shards()->Assign(request.shards.begin(), request.shards.end());
@@ -121,7 +125,7 @@ v1::JobPlan WarmUpPlan(const v1::JobPlan& running, const std::vector<v1::Hello>&
   plan.clear_session_token();
   plan.clear_restore();
   plan.clear_workers();
-  ShareBatch(plan.spec().data().batch_size(), workers, plan);
+  ShareBatch(plan.spec(), workers, plan);
   return plan;
 }
 
