@@ -16,6 +16,7 @@
 #include "lib/log/log_scope.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
+#include "lib/plan/sum_tree.h"
 #include "lib/shard/chunks/optimizer_settings.h"
 #include "lib/shard/gate/backup_gate.h"
 #include "lib/shard/gate/bsp_gate.h"
@@ -59,6 +60,14 @@ NumberedVector<Rank, int64_t> SamplesOf(const v1::JobPlan& plan) {
   NumberedVector<Rank, int64_t> samples;
   for (const v1::PlanWorker& worker : plan.workers()) samples.emplace_back(worker.samples());
   return samples;
+}
+
+// Returns how the gradients of all ranks become the root of the job's sum tree. Empty: the job has
+// no logical workers.
+std::vector<uint8_t> JoinsOfRanks(const v1::JobPlan& plan) {
+  const SumNode root = {.leaves = plan.spec().resources().workers().logical()};
+  if (root.leaves == 0) return {};
+  return JoinsOf(root, CutNode(root, plan.workers_size()));
 }
 
 }  // namespace
@@ -135,6 +144,7 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardInd
       is_replica_(IsOfReplica(*plan_)),
       averages_(plan_->spec().sync().mode() == v1::LOCAL_SGD),
       pushes_are_updates_(PushesAreUpdates(*plan_)),
+      joins_(JoinsOfRanks(*plan_)),
       chunks_(store_->size()),
       pushes_(store_->size(), plan_->workers_size()),
       fetching_(store_->size(), plan_->workers_size()),
@@ -671,8 +681,7 @@ void ParameterShard::Apply(Chunk& chunk, const ChunkUpdate& update,
   double sum_of_squares = 0;
   if (averages_) {
     const LocalChunk index = IndexOf(chunk);
-    sum_of_squares = kernels::SumGradients(store_->Array(index, next, 0), gradients_.data(),
-                                           gathered_, store_->elements(index));
+    sum_of_squares = SumGathered(store_->Array(index, next, 0), store_->elements(index));
   } else if (chunk.statistic_momentum > 0) {
     sum_of_squares = ApplyToStatistic(chunk, update, next);
   } else {
@@ -734,6 +743,19 @@ void ParameterShard::GatherGradients(const Chunk& chunk, const ChunkUpdate& upda
   }
 }
 
+// Returns the order in which kernels add the gathered gradients. One gradient needs none: it is the
+// sum already, or the only rank's.
+const uint8_t* ParameterShard::JoinsOfGathered() const {
+  if (joins_.empty() || gathered_ == 1) return nullptr;
+  CHECK_EQ(gathered_, ranks()) << "a node of the sum tree is missing";
+  return joins_.data();
+}
+
+// Writes the sum of the gathered gradients to `out`. Returns its sum of squares.
+double ParameterShard::SumGathered(float* out, int64_t elements) const {
+  return kernels::SumGradients(out, gradients_.data(), gathered_, elements, JoinsOfGathered());
+}
+
 // A statistic moves towards the mean of the contributions. Its slots stay 0 in both versions.
 double ParameterShard::ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& update,
                                         const ChunkStore::Version& next) {
@@ -741,14 +763,14 @@ double ParameterShard::ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& u
   const int64_t elements = store_->elements(index);
   if (const double factor = MeanFactor(chunk, update); factor != 1) {
     const absl::Span<float> mean = pushed_->Gradient(index, update.ranks[0]);
-    kernels::SumGradients(mean.data(), gradients_.data(), gathered_, elements);
+    SumGathered(mean.data(), elements);
     for (float& element : mean) element *= static_cast<float>(factor);
     gradients_[0] = {.elements = mean.data()};
     gathered_ = 1;
   }
-  return kernels::ApplyStatistic(store_->Array(index, next, 0),
-                                 store_->Array(index, chunk.current, 0), gradients_.data(),
-                                 gathered_, chunk.statistic_momentum * update.share, elements);
+  return kernels::ApplyStatistic(
+      store_->Array(index, next, 0), store_->Array(index, chunk.current, 0), gradients_.data(),
+      gathered_, chunk.statistic_momentum * update.share, elements, JoinsOfGathered());
 }
 
 double ParameterShard::ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update,
@@ -779,6 +801,7 @@ kernels::OptimizerBuffers ParameterShard::BuffersOf(const Chunk& chunk,
   const LocalChunk index = IndexOf(chunk);
   kernels::OptimizerBuffers buffers{.gradients = gradients_.data(),
                                     .ranks = gathered_,
+                                    .joins = JoinsOfGathered(),
                                     .values_in = store_->Array(index, chunk.current, 0),
                                     .values_out = store_->Array(index, next, 0)};
   if (store_->bytes() + pushed_->memory().size() > kCachedBytes)
@@ -888,8 +911,7 @@ double ParameterShard::Sum(Chunk& chunk, const ChunkUpdate& update) {
   double squares = 0;
   if (gathered_ > 0) {
     const absl::Span<float> sum = SumPlace(chunk, update);
-    squares = kernels::SumGradients(sum.data(), gradients_.data(), gathered_,
-                                    static_cast<int64_t>(sum.size()));
+    squares = SumGathered(sum.data(), static_cast<int64_t>(sum.size()));
     const double factor = MeanFactor(chunk, update);
     squares = PartOfNorm(chunk, squares * factor * factor);
   }

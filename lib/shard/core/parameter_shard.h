@@ -97,7 +97,8 @@ class ShardOutput {
 // the next one over the previous one, or into a spare values buffer that is not being sent
 // (ChunkStore). The gate decides which pushes make an update and when ranks are answered; each
 // consistency mode has one gate. Gradients are summed in rank order whatever their order of
-// arrival, so a BSP run repeats to the bit.
+// arrival, so a BSP run repeats to the bit. With logical workers they are summed along the job's
+// sum tree (lib/plan/sum_tree.h), so the sum has the same bits for any number of ranks.
 //
 // If steps are judged (StepsAreJudged), a chunk's gradients are summed as soon as the gate has an
 // update. The sum is applied, or skipped everywhere, when the shards have agreed on the step
@@ -385,6 +386,8 @@ class ParameterShard : private JudgedShard {
   void Update(Chunk& chunk, const ChunkUpdate& update);
   void Apply(Chunk& chunk, const ChunkUpdate& update, const ChunkStore::Version& next);
   void GatherGradients(const Chunk& chunk, const ChunkUpdate& update);
+  const uint8_t* JoinsOfGathered() const;
+  double SumGathered(float* out, int64_t elements) const;
   bool HasGradient(const Chunk& chunk, const ChunkUpdate& update) const;
   double MeanFactor(const Chunk& chunk, const ChunkUpdate& update) const;
   double LearningRateFor(const Chunk& chunk, const ChunkUpdate& update) const;
@@ -440,6 +443,8 @@ class ParameterShard : private JudgedShard {
   const bool is_replica_;
   const bool averages_;            // local_sgd: sums values instead of applying gradients
   const bool pushes_are_updates_;  // ssp, asp
+  // How the gradients of all ranks are added; see kernels::kOpenSumsMax. Empty: in rank order.
+  const std::vector<uint8_t> joins_;
   NumberedVector<LocalChunk, Chunk> chunks_;
   NumberedTable<LocalChunk, Rank, Push> pushes_;
   NumberedTable<LocalChunk, Rank, Fetching> fetching_;
