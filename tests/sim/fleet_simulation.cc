@@ -17,7 +17,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/status/status.h"
@@ -508,12 +507,11 @@ class Simulation : public SimulatedWorld {
   // Notes the steps of an event about lost records: the workers that computed them died before the
   // coordinator received the records.
   void NoteUnknown(const std::string& message) {
-    int64_t first = 0, last = 0;
-    const std::string digits =
-        absl::StrReplaceAll(message, {{"what steps ", ""}, {"what step ", ""}});
-    const int found = sscanf(digits.c_str(), "%ld to %ld", &first, &last);
-    CHECK_GE(found, 1) << message;
-    for (int64_t step = first; step <= (found == 2 ? last : first); ++step) unknown_.insert(step);
+    long first = 0, last = 0;
+    const int found =
+        sscanf(message.c_str(), "the results of steps %ld to %ld are not known", &first, &last);
+    CHECK_EQ(found, 2) << message;
+    for (int64_t step = first; step <= last; ++step) unknown_.insert(step);
   }
 
   const FleetSimulation& options_;
