@@ -42,6 +42,8 @@ namespace fs = std::filesystem;
 
 constexpr char kJob[] = "sim-1";
 constexpr int64_t kSteps = 24;
+constexpr size_t kPs = 3;  // the first members
+constexpr size_t kMembersMax = 7;
 // I10: the next step comes within this time after the last step or after the last fault healed.
 constexpr absl::Duration kProgressMax = absl::Seconds(10);
 constexpr absl::Duration kEndMax = absl::Minutes(10);
@@ -87,6 +89,10 @@ v1::JobSpec SpecOf(const FleetSimulation& options) {
   spec.mutable_training()->set_steps(kSteps);
   if (options.judged) spec.mutable_training()->mutable_clip()->set_global_norm(2);
   if (options.replicated) spec.mutable_resources()->set_ps_replication(2);
+  if (options.logical > 0) {
+    spec.mutable_resources()->mutable_workers()->set_max(4);
+    spec.mutable_resources()->mutable_workers()->set_logical(options.logical);
+  }
   return spec;
 }
 
@@ -104,8 +110,8 @@ class Simulation : public SimulatedWorld {
     for (const char* name : {"ps-0", "ps-1", "ps-2"}) {
       members_.push_back(std::make_unique<SimulatedPs>(this, name, &SharedPsMetrics()));
     }
-    for (const char* name : {"worker-0", "worker-1", "worker-2"}) {
-      members_.push_back(std::make_unique<SimulatedWorker>(this, name));
+    for (int worker = 0; worker < (options.logical > 0 ? 4 : 3); ++worker) {
+      members_.push_back(std::make_unique<SimulatedWorker>(this, absl::StrCat("worker-", worker)));
     }
     if (options.faults == 0) return;
     // Duplicates some pushes: a worker may resend a push that arrived.
@@ -123,7 +129,7 @@ class Simulation : public SimulatedWorld {
     fs::create_directories(options_.folder);
     StartCoordinator();
     for (size_t i = 0; i < members_.size(); ++i) {
-      if (options_.grows && i > 3) {
+      if (options_.grows && i > kPs) {
         StartLater(i, time_.Between(absl::Seconds(8), absl::Seconds(12)));
       } else {
         members_[i]->StartProcess();
@@ -237,7 +243,7 @@ class Simulation : public SimulatedWorld {
   void RestartWhenGone(size_t member) {
     if (members_[member]->running() || restarting_[member]) return;
     const absl::Duration away =
-        member < 3 ? absl::ZeroDuration() : workers_away_until_ - time_.now();
+        member < kPs ? absl::ZeroDuration() : workers_away_until_ - time_.now();
     const absl::Duration pause =
         std::max(away, time_.Between(absl::Milliseconds(100), absl::Seconds(6)));
     HealsIn(pause);
@@ -282,9 +288,9 @@ class Simulation : public SimulatedWorld {
 
   // ---- faults
 
-  SimulatedMember& AnyPs() { return *members_[time_.Below(3)]; }
-  SimulatedMember& AnyWorker() { return *members_[3 + time_.Below(3)]; }
-  SimulatedMember& Anybody() { return *members_[time_.Below(6)]; }
+  SimulatedMember& AnyPs() { return *members_[time_.Below(kPs)]; }
+  SimulatedMember& AnyWorker() { return *members_[kPs + time_.Below(std::ssize(members_) - kPs)]; }
+  SimulatedMember& Anybody() { return *members_[time_.Below(std::ssize(members_))]; }
 
   void Harm() {
     HealsIn(absl::ZeroDuration());
@@ -315,8 +321,9 @@ class Simulation : public SimulatedWorld {
   void Evacuate() {
     Log("everybody is to leave");
     for (size_t i = 0; i < members_.size(); ++i) {
-      const absl::Duration until = i < 3 ? time_.Between(absl::Seconds(1), absl::Seconds(4))
-                                         : time_.Between(absl::ZeroDuration(), absl::Seconds(0.2));
+      const absl::Duration until = i < kPs
+                                       ? time_.Between(absl::Seconds(1), absl::Seconds(4))
+                                       : time_.Between(absl::ZeroDuration(), absl::Seconds(0.2));
       HealsIn(until);
       time_.After(until, [leaver = members_[i].get()] { leaver->Leave(); });
     }
@@ -385,6 +392,7 @@ class Simulation : public SimulatedWorld {
                               v1::JobState_Name(event.state())));
       }
       if (event.reason() == "STEPS_LOST") NoteUnknown(event.message());
+      if (event.reason() == "STARTED") outcome_.workers.insert(job->workers_size());
       CheckRefused(event, *job);
       CheckSaved(event);
       CheckCarried(event);
@@ -404,7 +412,7 @@ class Simulation : public SimulatedWorld {
   // worker is exempt, because it may have no other.
   void CheckRefused(const v1::JobEvent& event, const v1::Job& job) {
     if (!IsActive(event.state())) return refused_.clear();
-    for (size_t i = 3; i < members_.size(); ++i) {
+    for (size_t i = kPs; i < members_.size(); ++i) {
       const std::string& name = members_[i]->name();
       const bool is_named = absl::StrContains(event.message(), name);
       if (event.reason() == "WORKER_CANNOT_JOIN" && is_named) refused_.insert(name);
@@ -524,8 +532,8 @@ class Simulation : public SimulatedWorld {
   std::atomic<bool> dispatches_ = false;  // the coordinator asked for a dispatch
   std::set<std::shared_ptr<ShardUpload>> uploads_;
   std::vector<std::unique_ptr<SimulatedMember>> members_;
-  std::array<bool, 6> looking_ = {};     // by member
-  std::array<bool, 6> restarting_ = {};  // by member
+  std::array<bool, kMembersMax> looking_ = {};     // by member
+  std::array<bool, kMembersMax> restarting_ = {};  // by member
   int64_t ticks_ = 0;
 
   absl::Time healed_;  // when all members are back and no backoff runs any more

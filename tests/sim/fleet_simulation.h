@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,9 @@ struct FleetSimulation {
   uint64_t seed = 1;
   bool replicated = false;  // resources.ps_replication: 2
   bool judged = false;      // steps are clipped by the norm of the whole gradient
-  bool grows = false;       // all workers but one join while the job runs; all steps take longer
+  // resources.workers.logical: the job has up to four workers of four, instead of two of three.
+  int logical = 0;
+  bool grows = false;  // all workers but one join while the job runs; all steps take longer
   int faults = 0;
   std::string folder;  // emptied before the run; removed after a run without a violation
 
@@ -27,6 +30,7 @@ struct FleetSimulation {
     std::vector<std::string> log;         // the faults, and the job's states
     absl::Duration longest_pause;         // between two steps, counted after the last fault healed
     int64_t recoveries = 0;
+    std::set<int> workers;  // the numbers of workers that the job has started with
   };
   // Runs the fleet. An open trajectory records the values; a closed one checks them. The run checks
   // invariants I1, I2, I4, I5, I7, I8, I9 and I10 of the design. I6 (late messages have no effect)

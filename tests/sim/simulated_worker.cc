@@ -126,7 +126,6 @@ class SimulatedWorker::Generation : private MessageReceiver {
     chunks_.resize(plan_.chunks_size());
     for (int c = 0; c < plan_.chunks_size(); ++c) {
       chunks_[c].values.resize(plan_.chunks(c).elements());
-      chunks_[c].gradient.resize(plan_.chunks(c).elements());
     }
     for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan_.shards_size())) {
       Link& link = links_.emplace_back();
@@ -282,9 +281,7 @@ class SimulatedWorker::Generation : private MessageReceiver {
     }
     const Link& link = links_[plan_.chunks(c).shard()];
     if (link.peer == PeerId::kNone) return;
-    std::ranges::fill(chunk.gradient, 0.0f);
-    Trajectory::AddGradient(plan_.chunks(c), step, plan_.workers(rank_),
-                            absl::MakeSpan(chunk.gradient));
+    chunk.gradient = Trajectory::GradientOf(plan_, c, step, rank_);
     WireHeader header = HeaderOf(MessageKind::kPush, c, step);
     header.dtype = WireDType::kF32;
     const absl::Span<const std::byte> payload = BytesOf(chunk.gradient);

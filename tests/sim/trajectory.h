@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <tuple>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "proto/muster/v1/plan.pb.h"
@@ -23,10 +24,11 @@ class Trajectory {
   // element identify a chunk.
   bool Has(const v1::PlanChunk& chunk, int64_t version, absl::Span<const float> values);
 
-  // Adds the gradient of `step` for the worker's samples of the batch. All values are whole
-  // numbers, so sums are exact in any order and for any split of the batch.
-  static void AddGradient(const v1::PlanChunk& chunk, int64_t step, const v1::PlanWorker& worker,
-                          absl::Span<float> gradient);
+  // Returns the gradient of a chunk in `step` for the rank's samples of the batch. Without logical
+  // workers all values are whole numbers, so sums are exact in any order and for any split of the
+  // batch. With logical workers they are fractions, and the rank adds them along the job's sum
+  // tree. So the job repeats to the bit only if its shards add along the tree too.
+  static std::vector<float> GradientOf(const v1::JobPlan& plan, int chunk, int64_t step, int rank);
 
  private:
   std::map<std::tuple<int, int64_t, int64_t>, uint64_t> hashes_;  // by parameter, element, version
