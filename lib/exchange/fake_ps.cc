@@ -13,6 +13,7 @@
 #include "lib/graph/initializer.h"
 #include "lib/plan/chunk_placement.h"
 #include "lib/plan/parameter_table.h"
+#include "lib/plan/sum_tree.h"
 
 namespace muster {
 namespace {
@@ -31,6 +32,10 @@ void FakeShard::Serve(std::shared_ptr<const v1::JobPlan> plan, int shard, int64_
   plan_ = std::move(plan);
   rounds_ = RoundSchedule::Of(*plan_);
   rounds_.total_steps = total_steps;
+  if (const int64_t logical = plan_->spec().resources().workers().logical(); logical > 0) {
+    const SumNode root = {.leaves = logical};
+    joins_ = JoinsOf(root, CutNode(root, plan_->workers_size()));
+  }
   transport_->OpenSession(plan_->job_number(), plan_->generation(),
                           *SessionToken::FromBytes(plan_->session_token()));
   for (int c = 0; c < plan_->chunks_size(); ++c) {
@@ -214,6 +219,25 @@ void FakeShard::Overtake(int64_t version) {
   }
 }
 
+float FakeShard::Sum(const Chunk& chunk, size_t i) const {
+  float sum = 0;
+  if (joins_.empty()) {
+    for (const auto& [rank, gradient] : chunk.gradients) sum += gradient[i];
+    return sum;
+  }
+  std::vector<float> open;
+  for (const auto& [rank, gradient] : chunk.gradients) {
+    sum = gradient[i];
+    for (int join = 0; join < joins_[rank]; ++join) {
+      sum = open.back() + sum;
+      open.pop_back();
+    }
+    open.push_back(sum);
+  }
+  CHECK_EQ(open.size(), 1u);
+  return sum;
+}
+
 void FakeShard::Apply(int index, Chunk& chunk) {
   const v1::Parameter& parameter = plan_->graph().parameters(plan_->chunks(index).parameter());
   const bool external = plan_->spec().model().has_external();
@@ -223,9 +247,7 @@ void FakeShard::Apply(int index, Chunk& chunk) {
   const bool updates = !external || std::exchange(chunk.has_gradient, false);
   chunk.squares = 0;
   for (size_t i = 0; updates && i < chunk.values.size(); ++i) {
-    float sum = 0;
-    for (const auto& [rank, gradient] : chunk.gradients) sum += gradient[i];
-    sum *= scale;
+    const float sum = scale * Sum(chunk, i);
     if (parameter.has_statistic_momentum()) {
       const auto momentum = static_cast<float>(parameter.statistic_momentum());
       chunk.values[i] += momentum * (sum - chunk.values[i]);
@@ -273,12 +295,20 @@ FakePs::FakePs(InProcessNetwork& network, const Options& options) {
   *plan->mutable_spec() = options.spec;
   *plan->mutable_graph() = options.graph;
   const int64_t batch_size = options.spec.data().batch_size();
+  const int64_t logical = options.spec.resources().workers().logical();
   for (int rank = 0; rank < options.workers; ++rank) {
     v1::PlanWorker* worker = plan->add_workers();
-    const int64_t begin = batch_size * rank / options.workers;
     worker->set_member(absl::StrCat("worker-", rank));
-    worker->set_first_position(begin);
-    worker->set_samples(batch_size * (rank + 1) / options.workers - begin);
+    BatchShare share;
+    if (logical > 0) {
+      const SumNode node = CutNode({.leaves = logical}, options.workers)[rank];
+      share = ShareOfNode(batch_size, logical, node);
+    } else {
+      share.first = batch_size * rank / options.workers;
+      share.count = batch_size * (rank + 1) / options.workers - share.first;
+    }
+    worker->set_first_position(share.first);
+    worker->set_samples(share.count);
   }
   for (int i = 0; i < options.shards; ++i) {
     shards_.push_back(std::make_unique<FakeShard>(network));

@@ -1,4 +1,5 @@
-// Fake parameter servers for tests, which can be stopped. They sum in rank order; for ssp and asp
+// Fake parameter servers for tests, which can be stopped. They sum in rank order, or along the tree
+// of logical workers; for ssp and asp
 // they apply each push at once, and for local_sgd they sum values that the workers have scaled.
 // They use plain SGD and keep the first loss scale. For jobs with model.external they use the
 // learning rates and weights of the pushes, as a ps does.
@@ -92,6 +93,7 @@ class FakeShard : private MessageReceiver {
   v1::SyncMode mode() const;
   // Records the terms of a push and checks its header.
   void TakeTerms(const WireHeader& push, Chunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  float Sum(const Chunk& chunk, size_t i) const;
   void Average(Chunk& chunk);
   void Apply(int index, Chunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(uint32_t rank, int index, const Chunk& chunk);
@@ -99,6 +101,7 @@ class FakeShard : private MessageReceiver {
   std::unique_ptr<Transport> transport_;
   const std::string address_;
   std::shared_ptr<const v1::JobPlan> plan_;
+  std::vector<uint8_t> joins_;          // by rank; empty: rank order
   std::map<uint32_t, PeerId> workers_;  // by rank
   std::vector<std::byte> incoming_;
   RoundSchedule rounds_;

@@ -57,6 +57,8 @@ std::vector<SumNode> CutNode(SumNode node, int64_t parts) {
   return cut;
 }
 
+std::vector<SumNode> LeavesOf(SumNode node) { return CutNode(node, node.leaves); }
+
 std::vector<uint8_t> JoinsOf(SumNode node, absl::Span<const SumNode> pieces) {
   std::vector<uint8_t> joins;
   joins.reserve(pieces.size());

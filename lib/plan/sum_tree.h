@@ -25,6 +25,9 @@ struct SumNode {
 // of equals, until there are enough. Requires: 1 <= parts <= node.leaves.
 std::vector<SumNode> CutNode(SumNode node, int64_t parts);
 
+// Returns the leaves of `node`, in order, as nodes of one leaf.
+std::vector<SumNode> LeavesOf(SumNode node);
+
 // Returns how the sums of `pieces` become the sum of `node`: how often the last two sums become one
 // after each piece. These are the joins of kernels/optimizer/optimizer.h. Up to 1 + ceil(log2
 // leaves) sums are open at a time, and at most 12 for the 1024 pieces of the largest job.
