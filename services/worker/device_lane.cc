@@ -16,17 +16,19 @@
 #include "lib/status/status.h"
 
 namespace muster {
-namespace {
-
-int64_t SamplesOfLargest(int64_t samples, int parts) { return (samples + parts - 1) / parts; }
-
-}  // namespace
 
 SampleRange PartOf(SampleRange range, int index, int parts) {
   const int64_t each = range.count / parts;
   const int64_t larger = range.count % parts;  // number of parts with one more sample
   return {range.first + index * each + std::min<int64_t>(index, larger),
           each + (index < larger ? 1 : 0)};
+}
+
+std::vector<SampleRange> MicroBatchesOf(SampleRange range, int64_t limit) {
+  const int parts = limit == 0 ? 1 : static_cast<int>((range.count + limit - 1) / limit);
+  std::vector<SampleRange> cut;
+  for (int part = 0; part < parts; ++part) cut.push_back(PartOf(range, part, parts));
+  return cut;
 }
 
 absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Options options) {
@@ -66,25 +68,16 @@ void DeviceLane::Reshare(Options options) {
   options_ = std::move(options);
 }
 
-// Returns the smallest number of micro-batches that the limit allows. PartOf() cuts the samples
-// evenly, so the micro-batches have at most two sizes and two executors suffice.
-int DeviceLane::micro_batches() const {
-  const int64_t limit = options_.training.micro_batch_size();
-  if (limit == 0) return 1;
-  return static_cast<int>((options_.samples.count + limit - 1) / limit);
-}
-
 int64_t DeviceLane::samples_at_once() const {
-  return SamplesOfLargest(options_.samples.count, micro_batches());
+  return std::ranges::max(options_.runs, {}, &SampleRange::count).count;
 }
 
-Executor& DeviceLane::TrainerOf(int part) {
-  const int64_t count = PartOf(options_.samples, part, micro_batches()).count;
-  return count < samples_at_once() ? *rest_trainer_ : *trainer_;
+Executor& DeviceLane::TrainerOf(int run) {
+  return options_.runs[run].count < samples_at_once() ? *rest_trainer_ : *trainer_;
 }
 
 int64_t DeviceLane::evaluation_bytes() const {
-  const int64_t at_once = std::min(samples_at_once(), options_.evaluation.count);
+  const int64_t at_once = std::min(options_.evaluation_at_once, options_.evaluation.count);
   return EvaluationStream::kBatches * BytesOfRows(at_once, row_bytes_);
 }
 
@@ -96,22 +89,25 @@ absl::Status DeviceLane::Build(absl::Span<float* const> parameters,
   };
   const LaneGraphs& graphs = *options_.graphs;
   const std::vector<float*> gradients = gradients_->pointers();
-  const int64_t samples = samples_at_once();
+  const int64_t samples = samples_at_once(), evaluated = options_.evaluation_at_once;
   if (options_.evaluation.count > 0) {
-    const int64_t at_once = std::min(samples, options_.evaluation.count);
+    const int64_t at_once = std::min(evaluated, options_.evaluation.count);
     ASSIGN_OR_RETURN(evaluation_rows_,
                      device_->Allocate(static_cast<size_t>(evaluation_bytes()),
                                        absl::StrCat(EvaluationStream::kBatches, " batches of ",
                                                     at_once, " held-out samples")));
   }
   ASSIGN_OR_RETURN(trainer_, make(graphs.training, samples, gradients));
-  if (options_.samples.count % micro_batches() != 0) {
-    ASSIGN_OR_RETURN(rest_trainer_, make(graphs.training, samples - 1, gradients));
+  const int64_t smallest = std::ranges::min(options_.runs, {}, &SampleRange::count).count;
+  CHECK(smallest >= samples - 1) << smallest << ", " << samples;
+  if (smallest < samples) {
+    ASSIGN_OR_RETURN(rest_trainer_, make(graphs.training, smallest, gradients));
   }
-  if (options_.evaluation.count >= samples) {
-    ASSIGN_OR_RETURN(evaluator_, make(graphs.inference, samples, {}));
+  if (options_.evaluation.count == 0) return absl::OkStatus();
+  if (options_.evaluation.count >= evaluated) {
+    ASSIGN_OR_RETURN(evaluator_, make(graphs.inference, evaluated, {}));
   }
-  if (const int64_t rest = options_.evaluation.count % samples; rest > 0) {
+  if (const int64_t rest = options_.evaluation.count % evaluated; rest > 0) {
     ASSIGN_OR_RETURN(rest_evaluator_, make(graphs.inference, rest, {}));
   }
   return absl::OkStatus();
@@ -125,17 +121,17 @@ absl::StatusOr<std::unique_ptr<Executor>> DeviceLane::MakeExecutor(
   for (int i = 0; i < graph.inputs_size(); ++i) {
     row_values.push_back(options_.dataset->row_values(i));
   }
-  return CreateExecutor(graph,
-                        {.batch = samples,
-                         .device = device_.get(),
-                         .parameters = parameters,
-                         .narrow_parameters = narrow_parameters,
-                         .gradients = gradients,
-                         .row_values = row_values,
-                         .micro_batches = !gradients.empty() && micro_batches() > 1,
-                         .tf32 = training.precision() == v1::TF32,
-                         .deterministic = !training.has_deterministic() || training.deterministic(),
-                         .peers = peers_ ? &*peers_ : nullptr});
+  return CreateExecutor(
+      graph, {.batch = samples,
+              .device = device_.get(),
+              .parameters = parameters,
+              .narrow_parameters = narrow_parameters,
+              .gradients = gradients,
+              .row_values = row_values,
+              .micro_batches = !gradients.empty() && runs() > 1 && !options_.contributes_each_run,
+              .tf32 = training.precision() == v1::TF32,
+              .deterministic = !training.has_deterministic() || training.deterministic(),
+              .peers = peers_ ? &*peers_ : nullptr});
 }
 
 void DeviceLane::Connect(GradientExchange* exchange, GradientReduction* reduction) {
@@ -144,19 +140,19 @@ void DeviceLane::Connect(GradientExchange* exchange, GradientReduction* reductio
   given_ = {};  // the same step of another generation may have another batch
 }
 
-absl::Status DeviceLane::GiveRows(const InputBatch& batch, int part) {
-  const auto [first, count] = PartOf(options_.samples, part, micro_batches());
+absl::Status DeviceLane::GiveRows(const InputBatch& batch, int run) {
+  const auto [first, count] = options_.runs[run];
   std::vector<absl::Span<const std::byte>> rows;
   for (size_t i = 0; i < row_bytes_.size(); ++i) {
     rows.push_back(batch.rows[i].subspan(first * row_bytes_[i], count * row_bytes_[i]));
   }
-  RETURN_IF_ERROR(TrainerOf(part).TakeRows(rows));
-  given_ = {batch.step, part};
+  RETURN_IF_ERROR(TrainerOf(run).TakeRows(rows));
+  given_ = {batch.step, run};
   return absl::OkStatus();
 }
 
 absl::Status DeviceLane::RowsMayCome() {
-  if (part_ + 1 < micro_batches()) return GiveRows(*batch_, part_ + 1);
+  if (run_ + 1 < runs()) return GiveRows(*batch_, run_ + 1);
   const std::optional<InputBatch> next = input_->Peek();
   return next ? GiveRows(*next, 0) : absl::OkStatus();
 }
@@ -164,7 +160,7 @@ absl::Status DeviceLane::RowsMayCome() {
 absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch,
                                                         const InputPipeline& input) {
   const v1::Graph& graph = options_.graphs->training;
-  const int parts = micro_batches();
+  const bool contributes_each = options_.contributes_each_run;
   step_ = batch.step;
   batch_ = &batch;
   input_ = &input;
@@ -177,33 +173,36 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch,
   const int64_t begin = traced ? Trace::Now() : 0;
   forward_end_ = 0;
   ASSIGN_OR_RETURN(result.loss_scale, AwaitLossScale(batch.step));
-  for (int part = 0; part < parts; ++part) {
-    Executor& trainer = TrainerOf(part);
-    part_ = part;
-    // All values arrive during the first micro-batch and gradients leave during the last one. In
-    // between only this check notices that the generation was halted.
-    if (part > 0 && exchange_->failed()) {
+  for (run_ = 0; run_ < runs(); ++run_) {
+    // All values arrive during the first run and gradients leave during the last one. In between
+    // only this check notices that the generation was halted.
+    if (run_ > 0 && exchange_->failed()) {
       absl::Status why = exchange_->AwaitParameter(0, step_);
       // Peers may already wait for a collective operation that this device will not start.
       if (communicator_ != nullptr) communicator_->Leave(absl::AbortedError(why.message()));
       return why;
     }
-    if (given_ != Part{batch.step, part}) RETURN_IF_ERROR(GiveRows(batch, part));
-    RETURN_IF_ERROR(trainer.Run(
-        {.loss_scale = result.loss_scale > 0 ? result.loss_scale : 1,
-         .batch = options_.batch_size,
-         .first_position = options_.first_position + PartOf(options_.samples, part, parts).first,
-         .counted_targets = batch.counted_targets,
-         .seed = options_.training.seed(),
-         .step = batch.step,
-         .is_first_micro_batch = part == 0,
-         .is_last_micro_batch = part == parts - 1},
-        this));
+    Executor& trainer = TrainerOf(run_);
+    if (given_ != Run{batch.step, run_}) RETURN_IF_ERROR(GiveRows(batch, run_));
+    RETURN_IF_ERROR(
+        trainer.Run({.loss_scale = result.loss_scale > 0 ? result.loss_scale : 1,
+                     .batch = options_.batch_size,
+                     .first_position = options_.first_position + options_.runs[run_].first,
+                     .counted_targets = batch.counted_targets,
+                     .seed = options_.training.seed(),
+                     .step = batch.step,
+                     .is_first_micro_batch = contributes_each || run_ == 0,
+                     .is_last_micro_batch = contributes_each || run_ == runs() - 1},
+                    this));
     ASSIGN_OR_RETURN(const absl::Span<const float> loss, trainer.output(graph.loss()));
     result.loss_share += loss.at(0);
+    // Other devices may still read this run's gradients, which the next one overwrites.
+    if (contributes_each && run_ < runs() - 1) {
+      RETURN_IF_ERROR(reduction_->AwaitAnnounced(round()));
+    }
   }
   result.wait = wait_;
-  if (device_->is_cpu() && parts == 1) result.forward = last_asked_ - start - waited_before_;
+  if (device_->is_cpu() && runs() == 1) result.forward = last_asked_ - start - waited_before_;
   if (traced) TraceStep(begin);
   return result;
 }
@@ -245,18 +244,18 @@ absl::Status DeviceLane::AwaitParameter(int p) {
 }
 
 absl::Status DeviceLane::GradientReady(int p) {
-  return reduction_->Contribute(options_.index, p, step_);
+  return reduction_->Contribute(options_.index, p, round());
 }
 
 absl::Status DeviceLane::SliceReduced(int bucket) {
-  return reduction_->SliceReduced(options_.index, bucket, step_);
+  return reduction_->SliceReduced(options_.index, bucket, round());
 }
 
 absl::StatusOr<DeviceLane::EvaluationSums> DeviceLane::Evaluate(
     absl::Span<const int64_t> counted_targets, DecodePool& readers,
     const std::atomic<bool>& cancelled) {
   const v1::Graph& graph = options_.graphs->inference;
-  const int64_t at_once = samples_at_once();
+  const int64_t at_once = options_.evaluation_at_once;
   EvaluationSums sums;
   if (options_.evaluation.count == 0) return sums;
   EvaluationStream stream({.dataset = options_.dataset,

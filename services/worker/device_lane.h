@@ -39,6 +39,10 @@ struct SampleRange {
 // Returns part `index` of `range`, cut into `parts` as evenly as possible, larger parts first.
 SampleRange PartOf(SampleRange range, int index, int parts);
 
+// Cuts `range` into the smallest number of parts that have at most `limit` samples, see PartOf().
+// limit 0: one part.
+std::vector<SampleRange> MicroBatchesOf(SampleRange range, int64_t limit);
+
 // The graphs that a job's devices run. They are built from the forward graph of the job's plan.
 struct LaneGraphs {
   v1::Graph training;
@@ -54,17 +58,22 @@ class DeviceLane : private ParameterFlow {
     int threads = 1;
     std::shared_ptr<const LaneGraphs> graphs;
     v1::TrainingSpec training;
-    int64_t batch_size = 0;            // global
-    int64_t first_position = 0;        // of the worker's share in every batch
-    SampleRange samples;               // of the worker's share
+    int64_t batch_size = 0;      // global
+    int64_t first_position = 0;  // of the worker's share in every batch
+    // The samples of the worker's share that each run of a step has: a micro-batch, or this
+    // device's samples of a logical worker. Not empty; the sizes differ by 1 at most.
+    std::vector<SampleRange> runs;
+    // true: the gradients of each run are contributed (logical workers). false: the device adds
+    // those of all runs and contributes the sums (micro-batches).
+    bool contributes_each_run = false;
     SampleRange evaluation;            // of all held-out samples
+    int64_t evaluation_at_once = 0;    // samples
     const Dataset* dataset = nullptr;  // outlives the lane
     Trace* trace = nullptr;            // outlives the lane; null: no trace
   };
   static absl::StatusOr<std::unique_ptr<DeviceLane>> Create(Options options);
 
   Device& device() { return *device_; }
-  int64_t samples() const { return options_.samples.count; }
   int64_t evaluation_samples() const { return options_.evaluation.count; }
   // Returns the bytes of the held-out samples that the lane reads ahead.
   int64_t evaluation_bytes() const;
@@ -97,15 +106,17 @@ class DeviceLane : private ParameterFlow {
     float loss_scale = 0;   // applied to the gradients; 0 unless fp16
     absl::Duration wait;    // time spent waiting for parameters
     // Time until the last parameter was requested, without `wait`. 0 if the device computes
-    // asynchronously or the step has several micro-batches.
+    // asynchronously or the step has several runs.
     absl::Duration forward;
   };
-  // Runs forward and backward of one step in micro-batches, over the lane's rows of `batch`.
-  // Contributes the gradients of the lane's share of the mean loss. Copies the rows of the
-  // following batch to the device early, if `input` has read that batch by then. Blocks until
-  // parameters of version `batch.step` arrive. Returns ABORTED if interrupted while it waits; then
-  // no gradient of the step is pushed. Requires: `batch` is the worker's whole share and the last
-  // result of `input.Next()`.
+  // Runs forward and backward of one step, run by run, over the lane's rows of `batch`. Contributes
+  // the gradients of the lane's share of the mean loss: once, or with contributes_each_run in
+  // rounds step * runs + run. CPU devices of a group then meet after each round but the last.
+  // Copies the rows of the following batch to the device early, if `input` has read that batch by
+  // then. Blocks until parameters of version `batch.step` arrive. Returns ABORTED if interrupted
+  // while it waits; then no gradient of the step is pushed. Requires: `batch` is the worker's whole
+  // share and the last result of `input.Next()`. With contributes_each_run in a group, the
+  // parameters are there, so that no device stops alone.
   absl::StatusOr<StepResult> Step(const InputBatch& batch, const InputPipeline& input);
 
   struct EvaluationSums {
@@ -124,19 +135,20 @@ class DeviceLane : private ParameterFlow {
       : options_(std::move(options)),
         row_bytes_(RowBytes(*options_.dataset, options_.graphs->training)) {}
 
-  // One micro-batch of a step.
-  struct Part {
+  // One run of a step.
+  struct Run {
     int64_t step = -1;
     int number = 0;
 
-    bool operator==(const Part&) const = default;
+    bool operator==(const Run&) const = default;
   };
 
-  int micro_batches() const;
-  // Returns the size of the largest micro-batch.
+  int runs() const { return static_cast<int>(options_.runs.size()); }
+  int64_t round() const { return options_.contributes_each_run ? step_ * runs() + run_ : step_; }
+  // Returns the samples of the largest run.
   int64_t samples_at_once() const;
-  Executor& TrainerOf(int part);
-  absl::Status GiveRows(const InputBatch& batch, int part);
+  Executor& TrainerOf(int run);
+  absl::Status GiveRows(const InputBatch& batch, int run);
   absl::StatusOr<std::unique_ptr<Executor>> MakeExecutor(const v1::Graph& graph, int64_t samples,
                                                          absl::Span<float* const> parameters,
                                                          const std::vector<bool>& narrow_parameters,
@@ -156,17 +168,17 @@ class DeviceLane : private ParameterFlow {
   std::shared_ptr<TensorSlab> gradients_;
   std::unique_ptr<Communicator> communicator_;  // null: no peers
   std::optional<ExecutorPeers> peers_;
-  std::unique_ptr<Executor> trainer_;         // for the larger micro-batches
+  std::unique_ptr<Executor> trainer_;         // for the larger runs
   std::unique_ptr<Executor> rest_trainer_;    // for those with one sample less; may be null
-  std::unique_ptr<Executor> evaluator_;       // same batch size as trainer_; may be null
+  std::unique_ptr<Executor> evaluator_;       // may be null
   std::unique_ptr<Executor> rest_evaluator_;  // for the incomplete last batch; may be null
   GradientExchange* exchange_ = nullptr;
   GradientReduction* reduction_ = nullptr;
   int64_t step_ = 0;
   const InputBatch* batch_ = nullptr;     // of the present step
   const InputPipeline* input_ = nullptr;  // the source of batch_
-  int part_ = 0;                          // the present micro-batch
-  Part given_;                            // the micro-batch whose rows an executor has
+  int run_ = 0;                           // the present one
+  Run given_;                             // the run whose rows an executor has
   absl::Duration wait_;
   int64_t forward_end_ = 0;       // when the last parameter arrived; only if traced
   absl::Duration last_asked_;     // when a parameter was last requested

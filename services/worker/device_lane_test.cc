@@ -60,7 +60,7 @@ absl::Status StepWhoseExchangeFails(int fails_at) {
                                   .graphs = graphs,
                                   .training = job.spec.training(),
                                   .batch_size = batch,
-                                  .samples = {0, batch},
+                                  .runs = MicroBatchesOf({0, batch}, /*limit=*/1),
                                   .dataset = dataset.get()})
                   .value();
   std::vector<int64_t> elements;

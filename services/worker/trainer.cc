@@ -35,6 +35,7 @@
 #include "lib/plan/batch_order.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
+#include "lib/plan/sum_tree.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/trace.h"
 #include "lib/transport/core/wire.h"
@@ -53,11 +54,45 @@ bool ReadsTheSame(const v1::JobPlan& before, const v1::JobPlan& now) {
          MessageDifferencer::Equals(before.graph(), now.graph());
 }
 
-// Returns the number of devices in use. If the worker's share has fewer samples than the worker has
-// devices, the other devices stay idle.
+int64_t LogicalWorkers(const v1::JobPlan& plan) {
+  return plan.spec().resources().workers().logical();
+}
+
+// Returns the leaves of the sum tree that the worker computes: one, unless the job has logical
+// workers.
+SumNode NodeOf(const Trainer::Options& options) {
+  const int64_t logical = LogicalWorkers(*options.plan);
+  const int64_t workers = options.plan->workers_size();
+  return CutNode({.leaves = logical != 0 ? logical : workers}, workers)[ToInt(options.rank)];
+}
+
+// Returns the number of devices in use. If the smallest leaf has fewer samples than the worker has
+// devices, the other devices stay idle. With logical workers all workers use equally many.
 int DevicesIn(const Trainer::Options& options) {
-  return static_cast<int>(std::min<int64_t>(std::ssize(options.devices),
-                                            options.plan->workers(ToInt(options.rank)).samples()));
+  const v1::JobPlan& plan = *options.plan;
+  const int64_t logical = LogicalWorkers(plan);
+  const int64_t samples = logical != 0 ? plan.spec().data().batch_size() / logical
+                                       : plan.workers(ToInt(options.rank)).samples();
+  return static_cast<int>(std::min<int64_t>(std::ssize(options.devices), samples));
+}
+
+// Returns the number of held-out samples of which a device evaluates all or none. With logical
+// workers these are as many as a device trains on at once, so that each is always evaluated with
+// the same others.
+int64_t EvaluationBlock(const Trainer::Options& options) {
+  const int64_t logical = LogicalWorkers(*options.plan), devices = DevicesIn(options);
+  if (logical == 0) return 1;
+  const int64_t leaf = (options.plan->spec().data().batch_size() + logical - 1) / logical;
+  return (leaf + devices - 1) / devices;
+}
+
+// Cuts `range` into `parts` parts as PartOf() does, but only at multiples of `block` samples from
+// its start.
+SampleRange BlocksOf(SampleRange range, int64_t block, int index, int parts) {
+  const SampleRange blocks = PartOf({0, (range.count + block - 1) / block}, index, parts);
+  const int64_t begin = std::min(range.count, blocks.first * block);
+  const int64_t end = std::min(range.count, (blocks.first + blocks.count) * block);
+  return {range.first + begin, end - begin};
 }
 
 void Observe(prometheus::Histogram& histogram, absl::Duration time) {
@@ -132,6 +167,9 @@ absl::Status Trainer::Open() {
     lanes_.resize(devices);
   }
   RETURN_IF_ERROR(team_->Run([&](int i) {
+    const std::vector<SampleRange> runs = RunsOf(i, devices);
+    const int64_t largest_run = std::ranges::max(runs, {}, &SampleRange::count).count;
+    const int64_t block = EvaluationBlock(options_);
     DeviceLane::Options lane{
         .index = i,
         .device = options_.devices[i],
@@ -140,8 +178,10 @@ absl::Status Trainer::Open() {
         .training = plan.spec().training(),
         .batch_size = plan.spec().data().batch_size(),
         .first_position = self.first_position(),
-        .samples = PartOf({0, self.samples()}, i, devices),
-        .evaluation = PartOf(held_out, i, devices),
+        .runs = runs,
+        .contributes_each_run = NodeOf(options_).leaves > 1,
+        .evaluation = BlocksOf(held_out, block, i, devices),
+        .evaluation_at_once = LogicalWorkers(plan) != 0 ? block : largest_run,
         .dataset = dataset_.get(),
         .trace = options_.tuning.trace,
     };
@@ -196,7 +236,7 @@ absl::Status Trainer::Connect() {
     timing_.Clear();
   }
   RETURN_IF_ERROR(MakeExchange());
-  MakeReduction();
+  RETURN_IF_ERROR(MakeReduction());
   for (const auto& lane : lanes_) lane->Connect(exchange_.get(), reduction_.get());
   return absl::OkStatus();
 }
@@ -317,7 +357,30 @@ GradientLayout Trainer::LayOut(const v1::Graph& graph, int devices) const {
   return LayOutGradients(elements, GradientOrder(graph), devices);
 }
 
-void Trainer::MakeReduction() {
+// Returns the samples of the worker's share that the device computes, run by run: its part of each
+// leaf, or of the whole share in micro-batches.
+std::vector<SampleRange> Trainer::RunsOf(int device, int devices) const {
+  const v1::JobPlan& plan = *options_.plan;
+  const v1::PlanWorker& self = plan.workers(ToInt(options_.rank));
+  const int64_t logical = LogicalWorkers(plan);
+  if (logical == 0) {
+    return MicroBatchesOf(PartOf({0, self.samples()}, device, devices),
+                          plan.spec().training().micro_batch_size());
+  }
+  std::vector<SampleRange> runs;
+  for (const SumNode& leaf : LeavesOf(NodeOf(options_))) {
+    const BatchShare share = ShareOfNode(plan.spec().data().batch_size(), logical, leaf);
+    runs.push_back(PartOf({share.first - self.first_position(), share.count}, device, devices));
+  }
+  return runs;
+}
+
+// Returns the last round of the step in the reduction, see DeviceLane::Step().
+int64_t Trainer::LastRoundOf(int64_t step) const {
+  return leaf_sums_ == nullptr ? step : (step + 1) * NodeOf(options_).leaves - 1;
+}
+
+absl::Status Trainer::MakeReduction() {
   const v1::JobPlan& plan = *options_.plan;
   GradientReduction::Options reduction{.layout = layout_};
   for (const v1::Parameter& parameter : plan.graph().parameters()) {
@@ -331,8 +394,20 @@ void Trainer::MakeReduction() {
     reduction.pieces.push_back({begin, begin + chunk.elements()});
     chunks.push_back(id);
   }
-  reduction.reduced = [this, chunks = std::move(chunks)](int piece, int64_t step) {
-    return exchange_->Push(chunks[piece], step);
+  leaf_sums_.reset();
+  const SumNode node = NodeOf(options_);
+  if (node.leaves > 1) {
+    ASSIGN_OR_RETURN(leaf_sums_,
+                     LeafSums::Create(lanes_[0]->device(), node, lanes_[0]->gradients().base(),
+                                      layout_.elements, static_cast<int>(chunks.size())));
+  }
+  reduction.reduced = [this, leaves = node.leaves, pieces = reduction.pieces,
+                       chunks = std::move(chunks)](int piece, int64_t round) {
+    const GradientReduction::Piece& floats = pieces[piece];
+    if (leaf_sums_ != nullptr && !leaf_sums_->Add(piece, floats.begin, floats.end)) {
+      return absl::OkStatus();
+    }
+    return exchange_->Push(chunks[piece], round / leaves);
   };
   if (lanes_.size() > 1 && gpus_ == nullptr) {
     group_ = std::make_unique<SharedMemoryGroup>(static_cast<int>(lanes_.size()));
@@ -344,6 +419,7 @@ void Trainer::MakeReduction() {
         group_->Join(i), CollectiveLibrary::kSharedMemory, options_.metrics->all()));
   }
   reduction_ = std::make_unique<GradientReduction>(std::move(reduction));
+  return absl::OkStatus();
 }
 
 // Forgets the step that a device abandoned, after other devices contributed buckets to it. No part
@@ -356,7 +432,7 @@ absl::Status Trainer::RenewReduction() {
         "one: use workers of one GPU with sync.backup_workers");
   }
   reduction_.reset();
-  MakeReduction();
+  RETURN_IF_ERROR(MakeReduction());
   for (const auto& lane : lanes_) lane->Connect(exchange_.get(), reduction_.get());
   return absl::OkStatus();
 }
@@ -496,8 +572,8 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
 }
 
 SampleRange Trainer::HeldOut() const {
-  return PartOf({0, dataset_->evaluation_samples()}, ToInt(options_.rank),
-                options_.plan->workers_size());
+  return BlocksOf({0, dataset_->evaluation_samples()}, EvaluationBlock(options_),
+                  ToInt(options_.rank), options_.plan->workers_size());
 }
 
 // A CPU device uses all cores itself, so one thread copies samples. Beside GPUs the cores are idle,
@@ -574,6 +650,12 @@ absl::Status Trainer::Step() {
   }());
   const absl::Duration have_data = SteadyNow();
 
+  absl::Duration wait;
+  // CPU devices meet after each leaf, so no device may stop alone: all parameters must be here.
+  if (leaf_sums_ != nullptr && group_ != nullptr) {
+    RETURN_IF_ERROR(exchange_->AwaitVersion(step_));
+    wait = SteadyNow() - have_data;
+  }
   std::vector<DeviceLane::StepResult> results(lanes_.size());
   const absl::Status run = [&] {
     const TraceSpan computing(trace, kStepTrack, "compute", {{{"step", step_}}});
@@ -598,7 +680,6 @@ absl::Status Trainer::Step() {
   RETURN_IF_ERROR(FinishStep());
 
   double loss_share = 0;
-  absl::Duration wait;
   for (int i = 0; i < std::ssize(lanes_); ++i) {
     loss_share += results[i].loss_share;
     wait = std::max(wait, results[i].wait);
@@ -717,7 +798,7 @@ void Trainer::WarnOfLoss(const v1::StepRecord& record) const {
 }
 
 absl::Status Trainer::Drain() {
-  if (pending_) RETURN_IF_ERROR(reduction_->AwaitAnnounced(pending_->step()));
+  if (pending_) RETURN_IF_ERROR(reduction_->AwaitAnnounced(LastRoundOf(pending_->step())));
   RETURN_IF_ERROR(exchange_->AwaitAnswers());
   return exchange_->overtaken() ? CatchUp() : FinishStep();
 }
@@ -855,7 +936,7 @@ absl::Status Trainer::RecordStep(double gradient_norm) {
 // Continues at the version of the other workers. The devices may still reduce the last gradients.
 // The exchange requires that all of them are pushed first.
 absl::Status Trainer::CatchUp() {
-  if (pending_) RETURN_IF_ERROR(reduction_->AwaitAnnounced(pending_->step()));
+  if (pending_) RETURN_IF_ERROR(reduction_->AwaitAnnounced(LastRoundOf(pending_->step())));
   ASSIGN_OR_RETURN(const int64_t version, exchange_->CatchUp());
   // The first version that this worker will not have evaluated.
   int64_t passed = pending_ ? pending_->step() + 1 : step_ + 1;

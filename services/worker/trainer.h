@@ -31,6 +31,7 @@
 #include "services/worker/device_lane.h"
 #include "services/worker/device_team.h"
 #include "services/worker/job_runner.h"
+#include "services/worker/leaf_sums.h"
 #include "services/worker/progress_log.h"
 #include "services/worker/tensor_slab.h"
 #include "services/worker/worker_metrics.h"
@@ -43,8 +44,8 @@ class Trainer : public JobRunner {
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
     Rank rank{};
-    std::vector<std::string>
-        devices;  // devices beyond the number of samples in the share stay idle
+    std::vector<std::string> devices;  // devices beyond the number of samples of the share, or of a
+                                       // logical worker, stay idle
     int threads_per_device = 1;
     double peak_flops = 0;  // of each device, FLOP/s; 0: from its datasheet, if known
     TransportFactory transport;
@@ -139,7 +140,9 @@ class Trainer : public JobRunner {
   absl::Status AllocateMemory();
   std::vector<bool> NarrowParameters(const LaneGraphs& graphs) const;
   absl::Status MakeExchange();
-  void MakeReduction();
+  absl::Status MakeReduction();
+  std::vector<SampleRange> RunsOf(int device, int devices) const;
+  int64_t LastRoundOf(int64_t step) const;
   absl::Status RenewReduction();
   absl::Status MakeRing();
   ExchangeTuning TuningOfJob() const;
@@ -185,7 +188,8 @@ class Trainer : public JobRunner {
   std::vector<std::unique_ptr<TensorSlab>> slots_;  // local_sgd: slots of the optimizer
   std::unique_ptr<GradientExchange> exchange_;
   std::unique_ptr<SharedMemoryGroup> group_;      // only for several devices
-  std::unique_ptr<GradientReduction> reduction_;  // uses the exchange, so it is destroyed first
+  std::unique_ptr<LeafSums> leaf_sums_;           // null: a step has one leaf
+  std::unique_ptr<GradientReduction> reduction_;  // uses the above, so it is destroyed first
   int batches_ = 0;                               // for the pipeline
   std::unique_ptr<InputPipeline> pipeline_;
   int64_t total_steps_ = 0;

@@ -28,55 +28,10 @@
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/testing/inprocess_transport.h"
 #include "services/worker/tiny_jobs.h"
+#include "services/worker/training_run.h"
 
 namespace muster::trainer_test {
 namespace {
-
-struct Trained {
-  std::vector<std::vector<float>> parameters;
-  std::vector<v1::JobReport> reports;  // by rank
-  std::vector<double> flops;           // by rank, from the metric
-};
-
-// Trains a job with one thread per worker, each with `devices` devices.
-Trained Train(const FakePs::Options& options, int64_t total_steps, int devices,
-              const std::string& index_folder = "") {
-  InProcessNetwork network;
-  FakePs ps(network, options);
-  Trained trained;
-  trained.reports.resize(options.workers);
-  trained.flops.resize(options.workers);
-  auto work = [&](int rank) {
-    Metrics metrics;
-    WorkerMetrics worker_metrics(metrics);
-    ProgressLog log;
-    auto trainer = Trainer::Create({.plan = ps.plan(),
-                                    .rank = Rank(rank),
-                                    .devices = std::vector<std::string>(devices, "cpu"),
-                                    .transport = [&network] { return network.MakeTransport(); },
-                                    .index_folder = index_folder,
-                                    .log = &log,
-                                    .metrics = &worker_metrics});
-    ASSERT_TRUE(trainer.ok()) << trainer.status();
-    const absl::Status started = (*trainer)->Start(total_steps, {});
-    ASSERT_TRUE(started.ok()) << started;
-    while (!(*trainer)->done()) {
-      const absl::Status status = (*trainer)->Step();
-      ASSERT_TRUE(status.ok()) << status;
-    }
-    EXPECT_EQ((*trainer)->next_step(), total_steps);
-    log.AddTo(trained.reports[rank]);
-    trained.flops[rank] = worker_metrics.flops.Value();
-  };
-  {
-    std::vector<std::jthread> workers;
-    for (int rank = 0; rank < options.workers; ++rank) workers.emplace_back(work, rank);
-  }
-  for (int p = 0; p < options.graph.parameters_size(); ++p) {
-    trained.parameters.push_back(ps.parameter(p));
-  }
-  return trained;
-}
 
 double LossOf(const Trained& trained, int step) {
   double loss = 0;
