@@ -1,6 +1,9 @@
 #include "lib/data/order/block_order.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
+#include <numeric>
 
 #include "glog/logging.h"
 #include "lib/data/order/permutation.h"
@@ -29,10 +32,17 @@ BlockOrder::BlockOrder(const Options& options)
   CHECK_EQ(options.batch_size % options.lanes, 0);
 }
 
-SampleRef BlockOrder::At(int64_t position) const {
-  const int64_t epoch = position / epoch_samples_;
+struct BlockOrder::Run {
+  Sequence sequence;
+  int64_t window_first, window_last;  // samples of the sequence
+  int64_t at;                         // the sample of the sequence that the position has, unmixed
+  int64_t positions;                  // from this one on, >= 1
+};
+
+BlockOrder::Run BlockOrder::RunAt(int64_t position) const {
+  const int64_t epoch = position / epoch_samples_, in_epoch = position % epoch_samples_;
   const int64_t begin = epoch * epoch_samples_ % batch_size_, end = begin + epoch_samples_;
-  const int64_t here = begin + position % epoch_samples_;
+  const int64_t here = begin + in_epoch;
   const int64_t lane = here % batch_size_ / lane_width_;
   const auto count = [&](auto before) { return before(end) - before(begin); };
   // The lane's run of the sequence.
@@ -42,14 +52,48 @@ SampleRef BlockOrder::At(int64_t position) const {
 
   const Sequence sequence = SequenceOf(epoch);
   const int64_t window = PlaceOf(sequence, at) / window_blocks_ * window_blocks_;
-  const int64_t window_first = std::max(first, StartOf(sequence, window));
   const int64_t window_last = std::min(last, StartOf(sequence, window + window_blocks_));
-  // A window that two lanes cut has a permutation for each part.
-  const uint64_t key =
-      RandomNumber(seed_, StreamOf(RandomStream::kBlockWindow, epoch), window_first);
-  const int64_t permuted = window_first + Permuted(key, StreamOf(RandomStream::kBlockWindow, 0),
-                                                   window_last - window_first, at - window_first);
-  return {epoch, SampleAt(sequence, permuted)};
+  return {.sequence = sequence,
+          .window_first = std::max(first, StartOf(sequence, window)),
+          .window_last = window_last,
+          .at = at,
+          .positions = std::min({window_last - at, epoch_samples_ - in_epoch,
+                                 lane_width_ - here % batch_size_ % lane_width_})};
+}
+
+SampleRef BlockOrder::At(int64_t position) const {
+  SampleRef sample;
+  Fill(position, absl::MakeSpan(&sample, 1));
+  return sample;
+}
+
+void BlockOrder::Fill(int64_t first, absl::Span<SampleRef> to) const {
+  std::array<int64_t, 64> places, blocks;
+  while (!to.empty()) {
+    const Run run = RunAt(first);
+    const Sequence& sequence = run.sequence;
+    const auto count = std::min({run.positions, std::ssize(to), std::ssize(places)});
+    std::iota(places.begin(), places.begin() + count, run.at - run.window_first);
+    // A window that two lanes cut has a permutation for each part.
+    const uint64_t key =
+        RandomNumber(seed_, StreamOf(RandomStream::kBlockWindow, sequence.epoch), run.window_first);
+    Permute(key, StreamOf(RandomStream::kBlockWindow, 0), run.window_last - run.window_first,
+            absl::MakeSpan(places).first(count));
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t at = run.window_first + places[i];
+      places[i] = PlaceOf(sequence, at);
+      blocks[i] = FullBlocksBefore(sequence, places[i]);
+      to[i] = {sequence.epoch, at - StartOf(sequence, places[i])};
+    }
+    Permute(seed_, StreamOf(RandomStream::kBlockOrder, sequence.epoch), full_blocks_,
+            absl::MakeSpan(blocks).first(count));
+    for (int64_t i = 0; i < count; ++i) {
+      const bool is_short = short_samples_ > 0 && places[i] == sequence.short_at;
+      to[i].sample += (is_short ? full_blocks_ : blocks[i]) * block_samples_;
+    }
+    first += count;
+    to.remove_prefix(count);
+  }
 }
 
 // Returns how many of the positions [0, position) belong to `lane`.
@@ -70,6 +114,13 @@ BlockOrder::Sequence BlockOrder::SequenceOf(int64_t epoch) const {
   return {epoch, static_cast<int64_t>(number % static_cast<uint64_t>(full_blocks_ + 1))};
 }
 
+// Returns the number of full blocks before the block at `place` of the sequence. The block that is
+// not full counts as the first one if it is the last, so that the number is always that of a block.
+int64_t BlockOrder::FullBlocksBefore(const Sequence& sequence, int64_t place) const {
+  const bool is_behind_short = short_samples_ > 0 && place > sequence.short_at;
+  return (is_behind_short ? place - 1 : place) % full_blocks_;
+}
+
 // Returns the number of samples before the block at `place` of the sequence.
 int64_t BlockOrder::StartOf(const Sequence& sequence, int64_t place) const {
   if (short_samples_ == 0 || place <= sequence.short_at) return place * block_samples_;
@@ -82,18 +133,6 @@ int64_t BlockOrder::PlaceOf(const Sequence& sequence, int64_t at) const {
   if (short_samples_ == 0 || at < short_start) return at / block_samples_;
   if (at < short_start + short_samples_) return sequence.short_at;
   return (at - short_samples_) / block_samples_ + 1;
-}
-
-int64_t BlockOrder::SampleAt(const Sequence& sequence, int64_t at) const {
-  const int64_t place = PlaceOf(sequence, at);
-  const int64_t offset = at - StartOf(sequence, place);
-  if (short_samples_ > 0 && place == sequence.short_at) {
-    return full_blocks_ * block_samples_ + offset;
-  }
-  const int64_t of_full = short_samples_ > 0 && place > sequence.short_at ? place - 1 : place;
-  const int64_t block =
-      Permuted(seed_, StreamOf(RandomStream::kBlockOrder, sequence.epoch), full_blocks_, of_full);
-  return block * block_samples_ + offset;
 }
 
 }  // namespace muster

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "lib/data/order/sample_ref.h"
 
 namespace muster {
@@ -34,19 +35,26 @@ class BlockOrder {
   // Returns the sample at a position of the job: step * batch_size + position in the batch.
   SampleRef At(int64_t position) const;
 
+  // Fills `to` with the samples at positions `first`, `first` + 1, ...
+  void Fill(int64_t first, absl::Span<SampleRef> to) const;
+
  private:
+  // Neighbouring positions of one lane in one window.
+  struct Run;
+
   // The blocks of an epoch in random order.
   struct Sequence {
     int64_t epoch = 0;
     int64_t short_at = 0;  // the place of the block that is not full, if there is one
   };
 
+  Run RunAt(int64_t position) const;
   int64_t CountBefore(int64_t position, int64_t lane) const;
   int64_t CountInLanesBefore(int64_t position, int64_t lane) const;
   Sequence SequenceOf(int64_t epoch) const;
+  int64_t FullBlocksBefore(const Sequence& sequence, int64_t place) const;
   int64_t StartOf(const Sequence& sequence, int64_t place) const;
   int64_t PlaceOf(const Sequence& sequence, int64_t at) const;
-  int64_t SampleAt(const Sequence& sequence, int64_t at) const;
 
   const uint64_t seed_;
   const int64_t samples_;

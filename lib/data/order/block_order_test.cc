@@ -171,6 +171,30 @@ TEST(BlockOrderTest, TheDroppedSamplesDifferByEpoch) {
   EXPECT_EQ(ever.size(), 1005);
 }
 
+TEST(BlockOrderTest, ManyPositionsGiveTheSamplesOfEachAlone) {
+  const auto seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937_64 random(seed);
+  const auto pick = [&](int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random);
+  };
+  for (int i = 0; i < 200; ++i) {
+    const int64_t lanes = int64_t{1} << pick(0, 4);
+    const int64_t batch_size = lanes * pick(1, 100);
+    BlockOrder::Options options =
+        Continuing(batch_size + pick(0, 700), batch_size, pick(1, 200), pick(1, 20), lanes);
+    if (pick(0, 1) == 0) options = Dropping(options);
+    const BlockOrder order(options);
+    const int64_t first = pick(0, 3 * options.epoch_samples);
+    std::vector<SampleRef> samples(pick(0, 1000));
+    order.Fill(first, absl::MakeSpan(samples));
+    for (size_t k = 0; k < samples.size(); ++k) {
+      ASSERT_EQ(samples[k], order.At(first + k))
+          << first << " + " << k << ": " << Describe(options);
+    }
+  }
+}
+
 TEST(BlockOrderTest, OrderIsStableAcrossVersions) {
   const BlockOrder order(Continuing(23, 4, 5, 4, 2));
   std::vector<int64_t> samples;

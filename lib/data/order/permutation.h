@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "absl/types/span.h"
+
 namespace muster {
 
 // Returns element `i` of a permutation of [0, n) that (seed, stream) selects. Pure. Requires: no
@@ -10,5 +12,8 @@ namespace muster {
 //   Source: Feistel network with cycle walking (Black & Rogaway, "Ciphers with arbitrary finite
 //   domains", CT-RSA 2002), rounds from Philox (kernels/philox.h).
 int64_t Permuted(uint64_t seed, uint64_t stream, int64_t n, int64_t i);
+
+// Replaces each of `elements` by Permuted() of it. Many of them take a fifth of the time.
+void Permute(uint64_t seed, uint64_t stream, int64_t n, absl::Span<int64_t> elements);
 
 }  // namespace muster

@@ -1,6 +1,9 @@
 #include "lib/data/order/sample_order.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -61,21 +64,35 @@ std::vector<SampleRef> SamplesOf(int64_t epoch, absl::Span<const int64_t> sample
   return refs;
 }
 
-SampleRef SampleOrder::FullShuffle::At(int64_t position) const {
-  const int64_t epoch = position / epoch_samples;
-  return {epoch, PermutedSample(seed, epoch, samples, position % epoch_samples)};
+void SampleOrder::FullShuffle::Fill(int64_t first, absl::Span<SampleRef> to) const {
+  std::array<int64_t, 64> places;
+  while (!to.empty()) {
+    const int64_t epoch = first / epoch_samples, at = first % epoch_samples;
+    const auto count = std::min({std::ssize(places), std::ssize(to), epoch_samples - at});
+    const absl::Span<int64_t> some = absl::MakeSpan(places).first(count);
+    std::iota(some.begin(), some.end(), at);
+    Permute(seed, StreamOf(RandomStream::kSampleOrder, epoch), samples, some);
+    for (int64_t i = 0; i < count; ++i) to[i] = {epoch, some[i]};
+    first += count;
+    to.remove_prefix(count);
+  }
 }
 
-SampleRef SampleOrder::FileOrder::At(int64_t position) const {
-  return {position / epoch_samples, position % epoch_samples};
+void SampleOrder::FileOrder::Fill(int64_t first, absl::Span<SampleRef> to) const {
+  for (SampleRef& sample : to) {
+    sample = {first / epoch_samples, first % epoch_samples};
+    ++first;
+  }
 }
 
-SampleRef SampleOrder::MixtureOrder::At(int64_t position) const {
-  const Mixture::Draw draw = mixture.At(position);
-  const Part& part = parts[draw.part];
-  const int64_t epoch = draw.number / part.samples, at = draw.number % part.samples;
-  return {epoch, part.first_sample +
-                     (is_shuffled ? PermutedSample(part.seed, epoch, part.samples, at) : at)};
+void SampleOrder::MixtureOrder::Fill(int64_t first, absl::Span<SampleRef> to) const {
+  for (SampleRef& sample : to) {
+    const Mixture::Draw draw = mixture.At(first++);
+    const Part& part = parts[draw.part];
+    const int64_t epoch = draw.number / part.samples, at = draw.number % part.samples;
+    sample = {epoch, part.first_sample +
+                         (is_shuffled ? PermutedSample(part.seed, epoch, part.samples, at) : at)};
+  }
 }
 
 SampleOrder::SampleOrder(int64_t batch_size, Kind kind)
@@ -144,14 +161,9 @@ std::vector<SampleRef> SampleOrder::SamplesOfStep(int64_t step, int64_t first_po
   CHECK_GE(step, 0);
   CHECK(0 <= first_position && 0 <= count && count <= batch_size_ - first_position)
       << "positions " << first_position << " + " << count << " of " << batch_size_;
-  std::vector<SampleRef> refs;
-  refs.reserve(count);
+  std::vector<SampleRef> refs(count);
   const int64_t first = step * batch_size_ + first_position;
-  std::visit(
-      [&](const auto& kind) {
-        for (int64_t i = 0; i < count; ++i) refs.push_back(kind.At(first + i));
-      },
-      kind_);
+  std::visit([&](const auto& kind) { kind.Fill(first, absl::MakeSpan(refs)); }, kind_);
   return refs;
 }
 

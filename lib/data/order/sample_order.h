@@ -53,14 +53,14 @@ class SampleOrder {
   std::vector<SampleRef> SamplesOfStep(int64_t step, int64_t first_position, int64_t count) const;
 
  private:
-  // Each has a function At(position).
+  // Each has a function Fill(first, to), as BlockOrder does.
   struct FullShuffle {
-    SampleRef At(int64_t position) const;
+    void Fill(int64_t first, absl::Span<SampleRef> to) const;
     uint64_t seed;
     int64_t samples, epoch_samples;
   };
   struct FileOrder {
-    SampleRef At(int64_t position) const;
+    void Fill(int64_t first, absl::Span<SampleRef> to) const;
     int64_t epoch_samples;
   };
   struct MixtureOrder {
@@ -68,7 +68,7 @@ class SampleOrder {
       uint64_t seed;
       int64_t first_sample, samples;
     };
-    SampleRef At(int64_t position) const;
+    void Fill(int64_t first, absl::Span<SampleRef> to) const;
     Mixture mixture;
     std::vector<Part> parts;
     bool is_shuffled;

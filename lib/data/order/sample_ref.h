@@ -11,7 +11,9 @@ struct SampleRef {
   int64_t sample = 0;
 
   friend bool operator==(const SampleRef&, const SampleRef&) = default;
-  friend auto operator<=>(const SampleRef&, const SampleRef&) = default;
+  // clang-tidy 14 takes the zero of the comparison for a pointer.
+  friend auto operator<=>(const SampleRef&,
+                          const SampleRef&) = default;  // NOLINT(modernize-use-nullptr)
 };
 
 }  // namespace muster
