@@ -70,6 +70,12 @@ std::vector<int64_t> RowBytes(const Dataset& dataset, const v1::Graph& graph) {
   return bytes;
 }
 
+int64_t BlockSamples(const v1::DataSpec& data, int64_t stored_bytes, int64_t samples) {
+  const int64_t asked = data.shuffle().block().samples();
+  if (asked > 0) return asked;
+  return std::clamp<int64_t>(kBlockBytes / std::max<int64_t>(1, stored_bytes), 1, samples);
+}
+
 v1::DatasetFacts FactsOf(const Dataset& dataset, const v1::DataSpec& data, const v1::Graph& graph) {
   v1::DatasetFacts facts;
   facts.set_samples(dataset.samples());
@@ -84,10 +90,7 @@ v1::DatasetFacts FactsOf(const Dataset& dataset, const v1::DataSpec& data, const
     const std::vector<int64_t> rows = RowBytes(dataset, graph);
     bytes = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   }
-  const int64_t asked = data.shuffle().block().samples();
-  const int64_t default_samples =
-      std::clamp<int64_t>(kBlockBytes / std::max<int64_t>(1, bytes), 1, dataset.samples());
-  facts.set_block_samples(asked > 0 ? asked : default_samples);
+  facts.set_block_samples(BlockSamples(data, bytes, dataset.samples()));
   return facts;
 }
 

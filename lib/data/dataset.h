@@ -57,6 +57,9 @@ class Dataset {
   // are undefined after an error.
   virtual absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const = 0;
 
+  // Asks the storage to begin with these training samples: they will be read soon. Does not block.
+  virtual void WillRead(absl::Span<const SampleRef> /*samples*/) const {}
+
   // Returns how many damaged training samples were replaced by others so far.
   virtual int64_t substituted() const { return 0; }
 
@@ -82,9 +85,12 @@ class Dataset {
 // Returns the bytes of one sample of each graph input, as the dataset reads it.
 std::vector<int64_t> RowBytes(const Dataset& dataset, const v1::Graph& graph);
 
+// Returns how many samples of `stored_bytes` each make a block of a block shuffle, out of
+// `samples`: as many as the job says, otherwise as many as take 8 MiB.
+int64_t BlockSamples(const v1::DataSpec& data, int64_t stored_bytes, int64_t samples);
+
 // Returns what the order of samples depends on, and what must be equal on all workers. The
-// fingerprint of data with images ends with the version of their pixels (kImageRowsVersion). With
-// block shuffle a block has as many samples as the job says, otherwise as many as take 8 MiB.
+// fingerprint of data with images ends with the version of their pixels (kImageRowsVersion).
 v1::DatasetFacts FactsOf(const Dataset& dataset, const v1::DataSpec& data, const v1::Graph& graph);
 
 }  // namespace muster

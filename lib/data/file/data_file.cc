@@ -84,7 +84,11 @@ absl::StatusOr<std::string> DataFile::ReadFirst(int64_t bytes_max) const {
 }
 
 void DataFile::WillNeed(int64_t offset, int64_t bytes) const {
-  posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);
+  // Linux reads no more for one call than it reads ahead, which is 128 KiB by default.
+  constexpr int64_t kAtOnce = 128 << 10;
+  for (const int64_t end = offset + bytes; offset < end; offset += kAtOnce) {
+    posix_fadvise(descriptor_, offset, std::min(kAtOnce, end - offset), POSIX_FADV_WILLNEED);
+  }
 }
 
 }  // namespace muster

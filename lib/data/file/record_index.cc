@@ -325,6 +325,12 @@ absl::Status RecordIndex::Save(const std::string& folder) const {
   return fault(error_number);
 }
 
+int64_t RecordIndex::mean_sample_bytes() const {
+  int64_t bytes = 0;
+  for (const IndexedFile& file : files_) bytes += file.bytes;
+  return bytes / samples_;
+}
+
 RecordIndex::Place RecordIndex::at(int64_t sample, int slot) const {
   CHECK(0 <= sample && sample < samples_) << sample << " of " << samples_;
   CHECK(0 <= slot && slot < slots_) << slot << " of " << slots_;

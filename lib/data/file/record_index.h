@@ -80,6 +80,12 @@ class RecordIndex {
   int labels() const { return labels_; }
   absl::Span<const IndexedFile> files() const { return files_; }
 
+  // Returns the bytes of the files for each sample, on average. Requires: samples() > 0.
+  int64_t mean_sample_bytes() const;
+
+  // Returns the number of the first sample of a file, or of the files behind it if it has none.
+  int64_t first_sample(int file) const { return first_samples_[file]; }
+
   // Requires: 0 <= sample < samples(), 0 <= slot < slots(). O(log files).
   Place at(int64_t sample, int slot = 0) const;
   int32_t label(int64_t sample, int label = 0) const;
