@@ -92,9 +92,11 @@ class DataBench {
     bench.graph_ = std::make_unique<v1::Graph>(std::move(model.graph));
     ASSIGN_OR_RETURN(bench.device_, CreateDevice("cpu", /*threads=*/1));
     const absl::Duration begin = SteadyNow();
-    ASSIGN_OR_RETURN(bench.dataset_, OpenDataset(bench.spec_.data(), *bench.graph_,
-                                                 {.index_folder = options.index_folder,
-                                                  .make_images = ImageMaker::Create}));
+    ASSIGN_OR_RETURN(bench.dataset_,
+                     OpenDataset(bench.spec_.data(), *bench.graph_,
+                                 {.block_bytes_max = BlockBytesMax(bench.spec_.data()),
+                                  .index_folder = options.index_folder,
+                                  .make_images = ImageMaker::Create}));
     bench.open_ = SteadyNow() - begin;
     ASSIGN_OR_RETURN(
         SampleOrder order,

@@ -221,9 +221,11 @@ absl::Status Trainer::OpenData() {
     return absl::OkStatus();
   });
   RETURN_IF_ERROR(options_.paths.CheckData(plan.spec().data()));
-  ASSIGN_OR_RETURN(dataset_, options_.open_data(plan.spec().data(), plan.graph(),
-                                                {.index_folder = options_.index_folder,
-                                                 .make_images = ImageMaker::Create}));
+  ASSIGN_OR_RETURN(dataset_,
+                   options_.open_data(plan.spec().data(), plan.graph(),
+                                      {.block_bytes_max = BlockBytesMax(plan.spec().data()),
+                                       .index_folder = options_.index_folder,
+                                       .make_images = ImageMaker::Create}));
   ASSIGN_OR_RETURN(counted_evaluation_targets_, CountEvaluationTargets(*dataset_, plan.graph()));
   return absl::OkStatus();
 }

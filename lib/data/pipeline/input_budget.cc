@@ -29,6 +29,8 @@ InputMemory InputMemoryOf(const v1::DataSpec& data, const std::string& root) {
   return {.bytes = std::min(kDefaultBytesMax, HostBytesLimit(root) / 4), .is_default = true};
 }
 
+int64_t BlockBytesMax(const v1::DataSpec& data) { return InputMemoryOf(data).bytes / 2; }
+
 int BatchesAhead(const Dataset& dataset, int64_t samples) {
   if (!dataset.is_slow()) return limits::kPrefetchBatchesMax;
   return static_cast<int>(

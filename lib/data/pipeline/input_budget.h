@@ -20,6 +20,9 @@ struct InputMemory {
 // 2 GiB. `root` is the folder that contains /proc and /sys, for tests.
 InputMemory InputMemoryOf(const v1::DataSpec& data, const std::string& root = "");
 
+// Returns DataOptions::block_bytes_max of a job: half as much memory as batches may take.
+int64_t BlockBytesMax(const v1::DataSpec& data);
+
 // Returns the most buffers for batches, including the one in use. `samples` is the worker's share
 // of a batch. Slow samples take unequal times, so enough of them are read ahead to even these out.
 // Requires: samples >= 1.

@@ -75,6 +75,13 @@ wire::Feature& FeatureOf(wire::Example& example, const std::string& name) {
   return (*example.mutable_features()->mutable_feature())[name];
 }
 
+enum class Sequence { kFiles, kFull, kBlocks };
+
+const char* NameOf(Sequence sequence) {
+  if (sequence == Sequence::kFiles) return "in order";
+  return sequence == Sequence::kFull ? "full shuffle" : "block shuffle";
+}
+
 // Data of one kind, in a file.
 struct Data {
   std::string path;
@@ -93,10 +100,18 @@ struct Data {
     spec.mutable_tfrecord()->set_path(path);
   }
 
-  std::unique_ptr<const Dataset> Open(bool checksums) const {
+  v1::DataSpec Spec(bool checksums, Sequence sequence) const {
     v1::DataSpec opened = spec;
     opened.mutable_tfrecord()->set_checksums(checksums);
-    return OpenTfrecordDataset(opened, graph, {},
+    opened.set_batch_size(kBatch);
+    opened.set_last_batch(v1::LAST_BATCH_CONTINUE);
+    if (sequence == Sequence::kFiles) opened.mutable_shuffle()->mutable_none();
+    if (sequence == Sequence::kBlocks) opened.mutable_shuffle()->mutable_block();
+    return opened;
+  }
+
+  std::unique_ptr<const Dataset> Open(const v1::DataSpec& opened) const {
+    return OpenTfrecordDataset(opened, graph, {.block_bytes_max = int64_t{1} << 30},
                                [](const v1::ImageSpec&, uint64_t, int, int, int) {
                                  return std::make_unique<NoImages>();
                                })
@@ -159,21 +174,22 @@ Data Tokens(const std::string& folder, std::mt19937& random) {
   return data;
 }
 
-// Reads all samples in this order, and returns the seconds.
-double ReadAll(const Dataset& dataset, const v1::Graph& graph,
-               const std::vector<SampleRef>& samples) {
+// Reads all samples of one epoch in the order of the job, and returns the seconds. The order is
+// computed meanwhile.
+double ReadAll(const Dataset& dataset, const v1::Graph& graph, const SampleOrder& order) {
   std::vector<int64_t> row_bytes = RowBytes(dataset, graph);
   std::vector<std::vector<std::byte>> memory;
   for (const int64_t bytes : row_bytes) memory.emplace_back(bytes * kBatch);
   const double begin = Seconds();
-  for (size_t done = 0; done < samples.size(); done += kBatch) {
-    const auto batch = absl::MakeConstSpan(samples).subspan(done, kBatch);
+  for (int64_t step = 0, done = 0; done < dataset.samples(); ++step) {
+    const int64_t count = std::min(kBatch, dataset.samples() - done);
     std::vector<absl::Span<std::byte>> rows;
     for (size_t i = 0; i < memory.size(); ++i) {
-      rows.push_back(absl::MakeSpan(memory[i]).first(batch.size() * row_bytes[i]));
+      rows.push_back(absl::MakeSpan(memory[i]).first(count * row_bytes[i]));
     }
-    const absl::Status status = dataset.Read(batch, rows);
+    const absl::Status status = dataset.Read(order.SamplesOfStep(step, 0, count), rows);
     CHECK(status.ok()) << status;
+    done += count;
   }
   return Seconds() - begin;
 }
@@ -213,20 +229,22 @@ int Main(const std::string& folder) {
              tokens = Tokens(folder, random);
   std::vector<Test> tests;
   for (const Data* data : {&images, &numbers, &tokens}) {
-    const std::shared_ptr<const Dataset> plain = data->Open(false), checked = data->Open(true);
-    const int64_t records = plain->samples();
+    const int64_t records = data->Open(data->Spec(false, Sequence::kFiles))->samples();
     const auto bytes = static_cast<int64_t>(std::filesystem::file_size(data->path)) / records;
-    for (const bool is_random : {false, true}) {
-      const std::vector<SampleRef> order = Order(records, is_random);
-      const std::string name =
-          absl::StrCat(std::filesystem::path(data->path).stem().string(), " of ", bytes, " bytes, ",
-                       is_random ? "random" : "in order", ", ");
+    for (const Sequence sequence : {Sequence::kFiles, Sequence::kFull, Sequence::kBlocks}) {
+      const std::string name = absl::StrCat(std::filesystem::path(data->path).stem().string(),
+                                            " of ", bytes, " bytes, ", NameOf(sequence), ", ");
+      const std::vector<SampleRef> bare = Order(records, sequence != Sequence::kFiles);
       tests.push_back(
-          {name + "bare pread", records, [=] { return ReadBare(data->path, bytes, order); }});
-      tests.push_back(
-          {name + "no checksums", records, [=] { return ReadAll(*plain, data->graph, order); }});
-      tests.push_back(
-          {name + "checksums", records, [=] { return ReadAll(*checked, data->graph, order); }});
+          {name + "bare pread", records, [=] { return ReadBare(data->path, bytes, bare); }});
+      for (const bool checksums : {false, true}) {
+        const v1::DataSpec spec = data->Spec(checksums, sequence);
+        const std::shared_ptr<const Dataset> dataset = data->Open(spec);
+        const SampleOrder order =
+            SampleOrder::Create(spec, FactsOf(*dataset, spec, data->graph)).value();
+        tests.push_back({absl::StrCat(name, checksums ? "" : "no ", "checksums"), records,
+                         [=] { return ReadAll(*dataset, data->graph, order); }});
+      }
     }
   }
   for (int round = 0; round < kRounds; ++round) {
@@ -237,7 +255,7 @@ int Main(const std::string& folder) {
     std::ranges::sort(test.seconds);
     const double seconds = test.seconds[kRounds / 2];
     if (test.name.ends_with("bare pread")) bare = seconds;
-    std::printf("%-50s %8.3f us a record, %8.0f records/s, %.2f of pread\n", test.name.c_str(),
+    std::printf("%-56s %8.3f us a record, %8.0f records/s, %.2f of pread\n", test.name.c_str(),
                 seconds / static_cast<double>(test.records) * 1e6,
                 static_cast<double>(test.records) / seconds, bare / seconds);
   }

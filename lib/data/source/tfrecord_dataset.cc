@@ -21,6 +21,7 @@
 #include "lib/data/file/data_file.h"
 #include "lib/data/file/file_list.h"
 #include "lib/data/file/indexed_files.h"
+#include "lib/data/file/record_blocks.h"
 #include "lib/data/file/record_index.h"
 #include "lib/data/format/example.h"
 #include "lib/data/format/tfrecord.h"
@@ -71,16 +72,32 @@ class RecordSet {
 
   const RecordIndex& index() const { return *index_; }
 
+  // Returns the blocks of the first `samples` records, or null: see RecordBlocks::ForShuffle().
+  std::unique_ptr<RecordBlocks> BlocksOf(const v1::DataSpec& data, int64_t samples,
+                                         int64_t bytes_max) const;
+
   // Calls `take(i, data)` for the record of each sample. Its status may be INVALID_ARGUMENT, which
-  // becomes DATA_DAMAGED with the place of the record.
+  // becomes DATA_DAMAGED with the place of the record. `blocks` may be null.
   template <typename Take>
-  absl::Status Read(absl::Span<const SampleRef> samples, Take take) const;
+  absl::Status Read(absl::Span<const SampleRef> samples, RecordBlocks* blocks, Take take) const;
 
  private:
   struct Part {
     RecordIndex::Place place;
     int64_t at;  // of the data, in the memory that is read
   };
+
+  // Reads each record from its file.
+  template <typename Take>
+  absl::Status ReadAlone(absl::Span<const SampleRef> samples, Take take) const;
+  // Reads each record from its block, if it is in memory. Requires: at most kRecordsAtOnce.
+  template <typename Take>
+  absl::Status ReadInBlocks(absl::Span<const SampleRef> samples, RecordBlocks& blocks,
+                            Take take) const;
+  // Calls `take(i, data)` if the checksum of the data is sound.
+  template <typename Take>
+  absl::Status TakeOne(const SampleRef& sample, size_t i, absl::Span<const std::byte> data,
+                       Take& take) const;
 
   int64_t footer_bytes() const { return checksums_ ? kTfrecordFooterBytes : 0; }
   // Finds as many records as are read at once.
@@ -135,14 +152,34 @@ absl::Status RecordSet::ReadParts(absl::Span<const Part> parts, std::byte* to) c
 absl::Status RecordSet::DamagedAt(int64_t sample, const absl::Status& status) const {
   if (!absl::IsInvalidArgument(status)) return status;
   const RecordIndex::Place place = index_->at(sample);
-  int64_t record = sample;
-  for (int file = 0; file < place.file; ++file) record -= index_->files()[file].samples;
+  const int64_t record = sample - index_->first_sample(place.file);
   return DataDamaged(field_, index_->files()[place.file].path, record,
                      place.offset - kTfrecordHeaderBytes, status.message());
 }
 
+std::unique_ptr<RecordBlocks> RecordSet::BlocksOf(const v1::DataSpec& data, int64_t samples,
+                                                  int64_t bytes_max) const {
+  return RecordBlocks::ForShuffle(data, {.index = index_,
+                                         .files = &files_,
+                                         .samples = samples,
+                                         .tail_bytes = footer_bytes(),
+                                         .bytes_max = bytes_max});
+}
+
 template <typename Take>
-absl::Status RecordSet::Read(absl::Span<const SampleRef> samples, Take take) const {
+absl::Status RecordSet::TakeOne(const SampleRef& sample, size_t i, absl::Span<const std::byte> data,
+                                Take& take) const {
+  absl::Status status;
+  if (checksums_ && !HasSoundFooter({data.data(), data.size() + kTfrecordFooterBytes})) {
+    status = absl::InvalidArgumentError("the checksum differs");
+  } else {
+    status = take(i, data);
+  }
+  return status.ok() ? status : DamagedAt(sample.sample, status);
+}
+
+template <typename Take>
+absl::Status RecordSet::ReadAlone(absl::Span<const SampleRef> samples, Take take) const {
   static thread_local RawMemory memory;
   const absl::Cleanup free = [] { memory.FreeIfLarge(); };
   std::array<Part, kRecordsAtOnce> part_memory;
@@ -154,20 +191,52 @@ absl::Status RecordSet::Read(absl::Span<const SampleRef> samples, Take take) con
       const StageScope scope(InputStage::kRead);
       RETURN_IF_ERROR(ReadParts(parts, bytes));
     }
-    {
-      const StageScope scope(InputStage::kDecode);
-      for (const Part& part : parts) {
-        const auto data = absl::MakeConstSpan(bytes + part.at, part.place.bytes);
-        absl::Status status;
-        if (checksums_ && !HasSoundFooter({data.data(), data.size() + kTfrecordFooterBytes})) {
-          status = absl::InvalidArgumentError("the checksum differs");
-        } else {
-          status = take(done, data);
-        }
-        if (!status.ok()) return DamagedAt(samples[done].sample, status);
-        ++done;
-      }
+    const StageScope scope(InputStage::kDecode);
+    for (const Part& part : parts) {
+      const auto data = absl::MakeConstSpan(bytes + part.at, part.place.bytes);
+      RETURN_IF_ERROR(TakeOne(samples[done], done, data, take));
+      ++done;
     }
+  }
+  return absl::OkStatus();
+}
+
+template <typename Take>
+absl::Status RecordSet::ReadInBlocks(absl::Span<const SampleRef> samples, RecordBlocks& blocks,
+                                     Take take) const {
+  const RecordBlocks::Held held = [&] {
+    const StageScope scope(InputStage::kRead);
+    return blocks.Hold(samples);
+  }();
+  const StageScope scope(InputStage::kDecode);
+  std::array<absl::Span<const std::byte>, kRecordsAtOnce> records;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const RecordIndex::Place place = index_->at(samples[i].sample);
+    const std::byte* const data = held.Find(i, place);
+    records[i] = absl::MakeConstSpan(data, data == nullptr ? 0 : place.bytes);
+  }
+  for (size_t i = 0, next; i < samples.size(); i = next) {
+    next = i + 1;
+    if (records[i].data() != nullptr) {
+      RETURN_IF_ERROR(TakeOne(samples[i], i, records[i], take));
+      continue;
+    }
+    while (next < samples.size() && records[next].data() == nullptr) ++next;
+    RETURN_IF_ERROR(
+        ReadAlone(samples.subspan(i, next - i),
+                  [&](size_t k, absl::Span<const std::byte> data) { return take(i + k, data); }));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Take>
+absl::Status RecordSet::Read(absl::Span<const SampleRef> samples, RecordBlocks* blocks,
+                             Take take) const {
+  if (blocks == nullptr) return ReadAlone(samples, take);
+  for (size_t done = 0; done < samples.size(); done += kRecordsAtOnce) {
+    RETURN_IF_ERROR(ReadInBlocks(
+        samples.subspan(done, kRecordsAtOnce), *blocks,
+        [&](size_t i, absl::Span<const std::byte> data) { return take(done + i, data); }));
   }
   return absl::OkStatus();
 }
@@ -175,13 +244,14 @@ absl::Status RecordSet::Read(absl::Span<const SampleRef> samples, Take take) con
 class TfrecordDataset : public Dataset {
  public:
   // The first `samples` of `training` are for training. Without `evaluation` the others are held
-  // out.
+  // out. `blocks` of `training` may be null.
   TfrecordDataset(std::unique_ptr<const ExampleRows> rows,
                   std::unique_ptr<const RecordSet> training, int64_t samples,
-                  std::unique_ptr<const RecordSet> evaluation)
+                  std::unique_ptr<RecordBlocks> blocks, std::unique_ptr<const RecordSet> evaluation)
       : rows_(std::move(rows)),
         training_(std::move(training)),
         samples_(samples),
+        blocks_(std::move(blocks)),
         evaluation_(std::move(evaluation)) {}
 
   int64_t samples() const override { return samples_; }
@@ -198,11 +268,7 @@ class TfrecordDataset : public Dataset {
 
   bool is_slow() const override { return rows_->has_images(); }
 
-  int64_t mean_stored_bytes() const override {
-    int64_t bytes = 0;
-    for (const IndexedFile& file : training_->index().files()) bytes += file.bytes;
-    return bytes / training_->index().samples();
-  }
+  int64_t mean_stored_bytes() const override { return training_->index().mean_sample_bytes(); }
 
   absl::Span<const kernels::ByteValues> row_values(int input) const override {
     return rows_->row_values(input);
@@ -241,7 +307,11 @@ class TfrecordDataset : public Dataset {
     for (const SampleRef& sample : samples) {
       CHECK(0 <= sample.sample && sample.sample < samples_) << sample.sample;
     }
-    return Fill(*training_, samples, ExampleRows::Use::kTraining, rows);
+    return Fill(*training_, samples, blocks_.get(), ExampleRows::Use::kTraining, rows);
+  }
+
+  void WillRead(absl::Span<const SampleRef> samples) const override {
+    if (blocks_ != nullptr) blocks_->WillHold(samples);
   }
 
   absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
@@ -250,18 +320,18 @@ class TfrecordDataset : public Dataset {
     std::vector<SampleRef> samples(count);
     const int64_t begin = evaluation_ != nullptr ? first : samples_ + first;
     for (int64_t i = 0; i < count; ++i) samples[i].sample = begin + i;
-    return Fill(evaluation_ != nullptr ? *evaluation_ : *training_, samples,
+    return Fill(evaluation_ != nullptr ? *evaluation_ : *training_, samples, /*blocks=*/nullptr,
                 ExampleRows::Use::kEvaluation, rows);
   }
 
  private:
   absl::Status Fill(const RecordSet& records, absl::Span<const SampleRef> samples,
-                    ExampleRows::Use use, Rows rows) const {
+                    RecordBlocks* blocks, ExampleRows::Use use, Rows rows) const {
     CHECK_EQ(rows.size(), rows_->inputs());
     for (int i = 0; i < rows_->inputs(); ++i) {
       CHECK(rows[i].empty() || rows[i].size() == samples.size() * rows_->row_bytes(i));
     }
-    return records.Read(samples, [&](size_t i, absl::Span<const std::byte> example) {
+    return records.Read(samples, blocks, [&](size_t i, absl::Span<const std::byte> example) {
       return rows_->Fill(example, samples[i], use, static_cast<int64_t>(i), rows);
     });
   }
@@ -277,6 +347,7 @@ class TfrecordDataset : public Dataset {
   const std::unique_ptr<const ExampleRows> rows_;
   const std::unique_ptr<const RecordSet> training_;
   const int64_t samples_;
+  const std::unique_ptr<RecordBlocks> blocks_;         // of training_, so destroyed before it
   const std::unique_ptr<const RecordSet> evaluation_;  // null: see the constructor
 };
 
@@ -349,7 +420,7 @@ absl::Status CheckFeatures(const RecordSet& records, const ExampleRows& rows) {
   const int64_t searched = std::min(records.index().samples(), kRecordsSearched);
   for (int64_t i = 0; i < searched && std::ranges::count(seen, false) > 0; ++i) {
     const SampleRef sample{.sample = i};
-    const absl::Status status = records.Read(absl::MakeConstSpan(&sample, 1),
+    const absl::Status status = records.Read(absl::MakeConstSpan(&sample, 1), /*blocks=*/nullptr,
                                              [&](size_t, absl::Span<const std::byte> example) {
                                                if (first.empty())
                                                  first = DescribeFeatures(example).value_or("");
@@ -411,8 +482,9 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenTfrecordDataset(
     ASSIGN_OR_RETURN(evaluation, OpenRecords(tfrecord, tfrecord.eval_path(), kEvaluationField,
                                              *rows, options, held_bytes));
   }
+  std::unique_ptr<RecordBlocks> blocks = training->BlocksOf(spec, samples, options.block_bytes_max);
   return std::make_unique<TfrecordDataset>(std::move(rows), std::move(training), samples,
-                                           std::move(evaluation));
+                                           std::move(blocks), std::move(evaluation));
 }
 
 }  // namespace muster
