@@ -17,6 +17,7 @@
 #include "lib/data/data_fault.h"
 #include "lib/data/file/file_list.h"
 #include "lib/data/file/indexed_files.h"
+#include "lib/data/file/record_blocks.h"
 #include "lib/data/file/record_index.h"
 #include "lib/data/format/tar.h"
 #include "lib/data/input_use.h"
@@ -161,44 +162,46 @@ class TarIndexer {
 class TarSamples {
  public:
   TarSamples(std::shared_ptr<const RecordIndex> index, std::string field)
-      : index_(index), files_(index, field), field_(std::move(field)) {
-    for (const IndexedFile& file : index->files()) {
-      first_.push_back(first_.empty() ? 0 : first_.back() + last_samples_);
-      last_samples_ = file.samples;
-    }
-  }
+      : index_(index), files_(index, std::move(field)) {}
 
   const RecordIndex& index() const { return *index_; }
 
-  // Fills the row of one column. `ref` is null for an evaluation.
+  // Returns the blocks of the first `samples` samples, or null: see RecordBlocks::ForShuffle().
+  std::unique_ptr<RecordBlocks> BlocksOf(const v1::DataSpec& data, int64_t samples,
+                                         int64_t bytes_max) const {
+    return RecordBlocks::ForShuffle(
+        data, {.index = index_, .files = &files_, .samples = samples, .bytes_max = bytes_max});
+  }
+
+  // Fills the row of one column. `ref` is null for an evaluation. `held`, which may be null, holds
+  // this sample.
   absl::Status Fill(const TarColumn& column, int slot, int64_t sample, const SampleRef* ref,
-                    std::byte* row) const {
+                    const RecordBlocks::Held* held, std::byte* row) const {
     if (column.label >= 0) {
       const int32_t label = index_->label(sample, column.label);
       if (label != kNoLabel) return column.PutLabel(label, row);
     }
     const RecordIndex::Place place = index_->at(sample, slot);
-    ASSIGN_OR_RETURN(const auto file, files_.Get(place.file));
-    thread_local std::vector<std::byte> bytes;
-    const absl::Cleanup free = [] { FreeIfLarge(bytes); };
-    bytes.resize(place.bytes);
-    {
+    thread_local std::vector<std::byte> memory;
+    const absl::Cleanup free = [] { FreeIfLarge(memory); };
+    const std::byte* bytes = held == nullptr ? nullptr : held->Find(0, place);
+    if (bytes == nullptr) {
       const StageScope scope(InputStage::kRead);
-      RETURN_IF_ERROR(file->Read(place.offset, absl::MakeSpan(bytes)));
+      ASSIGN_OR_RETURN(const auto file, files_.Get(place.file));
+      memory.resize(place.bytes);
+      RETURN_IF_ERROR(file->Read(place.offset, absl::MakeSpan(memory)));
       CountReadBytes(place.bytes);
+      bytes = memory.data();
     }
-    const absl::Status put = column.Put(bytes, ref, row);
+    const absl::Status put = column.Put(absl::MakeConstSpan(bytes, place.bytes), ref, row);
     if (!absl::IsInvalidArgument(put)) return put;
-    return DataDamaged(column.field, file->path(), sample - first_[place.file], place.offset,
-                       put.message());
+    return DataDamaged(column.field, index_->files()[place.file].path,
+                       sample - index_->first_sample(place.file), place.offset, put.message());
   }
 
  private:
   const std::shared_ptr<const RecordIndex> index_;
   const IndexedFiles files_;
-  const std::string field_;
-  std::vector<int64_t> first_;  // sample of each file
-  int64_t last_samples_ = 0;
 };
 
 class TarDataset : public Dataset {
@@ -206,10 +209,12 @@ class TarDataset : public Dataset {
   // The first `samples` of `training` are for training. The others are held out, unless there is
   // `evaluation`.
   TarDataset(std::vector<TarColumn> columns, std::shared_ptr<const RecordIndex> training,
-             int64_t samples, std::shared_ptr<const RecordIndex> evaluation)
+             int64_t samples, std::shared_ptr<const RecordIndex> evaluation,
+             const v1::DataSpec& data, int64_t block_bytes_max)
       : columns_(std::move(columns)),
         training_(std::move(training), "data.tar.path"),
-        samples_(samples) {
+        samples_(samples),
+        blocks_(training_.BlocksOf(data, samples, block_bytes_max)) {
     if (evaluation != nullptr) evaluation_.emplace(std::move(evaluation), "data.tar.eval_path");
   }
 
@@ -223,11 +228,7 @@ class TarDataset : public Dataset {
                                [](const TarColumn& column) { return column.images != nullptr; });
   }
 
-  int64_t mean_stored_bytes() const override {
-    int64_t bytes = 0;
-    for (const IndexedFile& file : training_.index().files()) bytes += file.bytes;
-    return bytes / std::max<int64_t>(1, training_.index().samples());
-  }
+  int64_t mean_stored_bytes() const override { return training_.index().mean_sample_bytes(); }
 
   std::string fingerprint() const override {
     const std::string held_out =
@@ -245,9 +246,19 @@ class TarDataset : public Dataset {
     for (size_t row = 0; row < samples.size(); ++row) {
       const int64_t sample = samples[row].sample;
       CHECK(0 <= sample && sample < samples_) << sample;
-      RETURN_IF_ERROR(FillRow(training_, sample, &samples[row], row, rows));
+      std::optional<RecordBlocks::Held> held;
+      if (blocks_ != nullptr) {
+        const StageScope scope(InputStage::kRead);
+        held.emplace(blocks_->Hold(samples.subspan(row, 1)));
+      }
+      RETURN_IF_ERROR(
+          FillRow(training_, sample, &samples[row], held ? &*held : nullptr, row, rows));
     }
     return absl::OkStatus();
+  }
+
+  void WillRead(absl::Span<const SampleRef> samples) const override {
+    if (blocks_ != nullptr) blocks_->WillHold(samples);
   }
 
   absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
@@ -257,7 +268,7 @@ class TarDataset : public Dataset {
     const TarSamples& from = evaluation_ ? *evaluation_ : training_;
     const int64_t start = (evaluation_ ? 0 : samples_) + first;
     for (int64_t row = 0; row < count; ++row) {
-      RETURN_IF_ERROR(FillRow(from, start + row, nullptr, row, rows));
+      RETURN_IF_ERROR(FillRow(from, start + row, /*ref=*/nullptr, /*held=*/nullptr, row, rows));
     }
     return absl::OkStatus();
   }
@@ -270,11 +281,11 @@ class TarDataset : public Dataset {
     }
   }
 
-  absl::Status FillRow(const TarSamples& from, int64_t sample, const SampleRef* ref, size_t row,
-                       Rows rows) const {
+  absl::Status FillRow(const TarSamples& from, int64_t sample, const SampleRef* ref,
+                       const RecordBlocks::Held* held, size_t row, Rows rows) const {
     for (size_t i = 0; i < rows.size(); ++i) {
       if (rows[i].empty()) continue;
-      RETURN_IF_ERROR(from.Fill(columns_[i], static_cast<int>(i), sample, ref,
+      RETURN_IF_ERROR(from.Fill(columns_[i], static_cast<int>(i), sample, ref, held,
                                 rows[i].data() + row * columns_[i].row_bytes()));
     }
     return absl::OkStatus();
@@ -283,6 +294,7 @@ class TarDataset : public Dataset {
   const std::vector<TarColumn> columns_;  // by graph input
   const TarSamples training_;
   const int64_t samples_;
+  const std::unique_ptr<RecordBlocks> blocks_;  // of training_, so destroyed before it
   std::optional<TarSamples> evaluation_;
 };
 
@@ -402,7 +414,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenTarDataset(
     return DataTooSmall("data.tar.holdout", absl::StrCat("leaves none of ", all, " to train on"));
   }
   return std::make_unique<TarDataset>(std::move(columns), std::move(training), samples,
-                                      std::move(evaluation));
+                                      std::move(evaluation), spec, options.block_bytes_max);
 }
 
 }  // namespace muster
