@@ -67,6 +67,10 @@ SampleRef BlockOrder::At(int64_t position) const {
   return sample;
 }
 
+int64_t BlockOrder::window_steps() const {
+  return (window_blocks_ * block_samples_ + lane_width_ - 1) / lane_width_;
+}
+
 void BlockOrder::Fill(int64_t first, absl::Span<SampleRef> to) const {
   std::array<int64_t, 64> places, blocks;
   while (!to.empty()) {

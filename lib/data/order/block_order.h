@@ -38,6 +38,9 @@ class BlockOrder {
   // Fills `to` with the samples at positions `first`, `first` + 1, ...
   void Fill(int64_t first, absl::Span<SampleRef> to) const;
 
+  // Returns how many steps the windows of all lanes take, rounded up.
+  int64_t window_steps() const;
+
  private:
   // Neighbouring positions of one lane in one window.
   struct Run;

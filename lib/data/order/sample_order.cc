@@ -156,6 +156,11 @@ SampleOrder SampleOrder::Full(uint64_t seed, int64_t samples, int64_t batch_size
   return SampleOrder(batch_size, FullShuffle{seed, samples, samples / batch_size * batch_size});
 }
 
+int64_t SampleOrder::window_steps() const {
+  const auto* const blocks = std::get_if<BlockOrder>(&kind_);
+  return blocks == nullptr ? 0 : blocks->window_steps();
+}
+
 std::vector<SampleRef> SampleOrder::SamplesOfStep(int64_t step, int64_t first_position,
                                                   int64_t count) const {
   CHECK_GE(step, 0);

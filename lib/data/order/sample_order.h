@@ -48,6 +48,9 @@ class SampleOrder {
 
   int64_t batch_size() const { return batch_size_; }
 
+  // Returns how many steps a window of a block shuffle takes. 0: the order has no windows.
+  int64_t window_steps() const;
+
   // Returns the samples at positions [first_position, first_position + count) of the batch of step
   // `step`.
   std::vector<SampleRef> SamplesOfStep(int64_t step, int64_t first_position, int64_t count) const;

@@ -143,6 +143,7 @@ absl::Status InputPipeline::ReadRows(int64_t batch, int64_t first, int64_t count
   const std::vector<SampleRef> samples =
       options_.order.SamplesOfStep(batch, options_.first_position + first, count);
   const std::vector<absl::Span<std::byte>> rows = SubRows(buffer.rows, row_bytes_, first, count);
+  AskAhead(batch, first, count);
   RETURN_IF_ERROR(options_.dataset->Read(samples, rows));
   CountReadSamples(count);
   if (!counts_) return absl::OkStatus();
@@ -150,6 +151,15 @@ absl::Status InputPipeline::ReadRows(int64_t batch, int64_t first, int64_t count
   AddCounted(uses_, std::vector<absl::Span<const std::byte>>(rows.begin(), rows.end()), counted);
   AddTo(buffer, counted);
   return absl::OkStatus();
+}
+
+// Asks the storage for the next window of a block shuffle while this one is decoded. One sample of
+// each run finds the blocks of that window, because they have many more samples than a run.
+void InputPipeline::AskAhead(int64_t batch, int64_t first, int64_t count) const {
+  const int64_t steps = options_.order.window_steps();
+  if (steps == 0) return;
+  const int64_t position = options_.first_position + first + batch % count;
+  options_.dataset->WillRead(options_.order.SamplesOfStep(batch + steps, position, 1));
 }
 
 // Counts the targets at `count` positions of the other shares, which have the numbers from 0 on.

@@ -104,6 +104,7 @@ class InputPipeline {
   int64_t Begin(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status ReadPart(int64_t step, int64_t part);
   absl::Status ReadRows(int64_t batch, int64_t first, int64_t count, Buffer& buffer);
+  void AskAhead(int64_t batch, int64_t first, int64_t count) const;
   absl::Status CountOthers(int64_t batch, int64_t first, int64_t count, Buffer& buffer);
   void AddTo(Buffer& buffer, absl::Span<const int64_t> counted) ABSL_LOCKS_EXCLUDED(mu_);
   Buffer& BufferOf(int64_t step) { return buffers_[step % buffers_.size()]; }

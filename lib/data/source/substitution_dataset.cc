@@ -60,6 +60,8 @@ class SubstitutionDataset : public Dataset {
     return substituted_;
   }
 
+  void WillRead(absl::Span<const SampleRef> samples) const override { dataset_->WillRead(samples); }
+
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
     return ReadAll(samples, rows, Limit::kCounted);
   }
