@@ -391,7 +391,14 @@ absl::StatusOr<v1::Job> UserOperations::ResumeJob(const v1::ResumeJobRequest& re
   if (request.has_resources()) {
     ASSIGN_OR_RETURN(v1::Job job, GetJob(request.name()));
     v1::JobSpec& spec = *job.mutable_spec();
+    const int was = spec.resources().workers().logical();
     *spec.mutable_resources() = request.resources();
+    // Checked first, because `max` may be valid only with the former number.
+    if (const int is = spec.resources().workers().logical(); is != was) {
+      return FaultsToStatus({{"resources.workers.logical",
+                              absl::StrCat("cannot change (was ", was, ", is ", is,
+                                           "): submit a job with checkpoint.resume_from")}});
+    }
     if (auto faults = ValidateJobSpec(spec); !faults.empty()) return FaultsToStatus(faults);
     FillDefaults(spec);
     resources = spec.resources();

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/types/span.h"
 #include "lib/checkpoint/checkpoint_reader.h"
@@ -18,6 +19,7 @@
 #include "lib/job/path_rules.h"
 #include "lib/limits/limits.h"
 #include "lib/plan/chunk_check.h"
+#include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "proto/third_party/onnx/onnx.pb.h"
 #include "services/coordinator/dispatch/job_plan.h"
@@ -66,6 +68,34 @@ class UserOperationsTest : public RegistryFixture {
   UserOperations users_{
       {.registry = registry_.get(), .checkpoints = &checkpoints_, .watches = &watches_}};
 };
+
+// The result depends on the number of logical workers.
+TEST_F(UserOperationsTest, AJobIsNotResumedWithAnotherNumberOfLogicalWorkers) {
+  v1::JobSpec policy;
+  policy.mutable_resources()->mutable_workers()->set_max(4);
+  policy.mutable_resources()->mutable_workers()->set_logical(8);
+  *policy.mutable_data() = Request().spec().data();
+  const v1::Job job = View(AddJob(/*graph=*/nullptr, policy));
+  ASSERT_TRUE(users_.SuspendJob(job.name()).ok());
+  v1::ResumeJobRequest request;
+  request.set_name(job.name());
+  *request.mutable_resources() = job.spec().resources();
+  for (const int logical : {0, 2, 6}) {
+    request.mutable_resources()->mutable_workers()->set_logical(logical);
+    const absl::Status refused = users_.ResumeJob(request).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    const std::vector<FieldFault> faults = FaultsOf(refused);
+    ASSERT_EQ(faults.size(), 1) << refused;
+    EXPECT_EQ(faults[0].field, "resources.workers.logical");
+    EXPECT_EQ(faults[0].description, absl::StrCat("cannot change (was 8, is ", logical,
+                                                  "): submit a job with checkpoint.resume_from"));
+  }
+  request.mutable_resources()->mutable_workers()->set_logical(8);
+  request.mutable_resources()->mutable_workers()->set_max(2);
+  const auto resumed = users_.ResumeJob(request);
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_EQ(resumed->spec().resources().workers().logical(), 8);
+}
 
 TEST_F(UserOperationsTest, ASubmittedModelIsBuiltOnceAndKeptForThePlan) {
   const auto job = users_.CreateJob(Request());
