@@ -15,6 +15,7 @@
 #include "services/coordinator/job/job.h"
 #include "services/coordinator/job/job_state.h"
 #include "services/coordinator/job/recovery/recovery.h"
+#include "services/coordinator/scheduling/worker_numbers.h"
 #include "services/coordinator/store/sqlite_store.h"
 
 namespace muster {
@@ -35,8 +36,7 @@ MemberState StateOf(const AttachedMember& member) {
 CoordinatorMetrics::Workers WorkersWanted(const Job& job) {
   const v1::JobSpec& spec = job.record().spec();
   const int64_t min = spec.resources().workers().min();
-  const int64_t max =
-      std::max(min, std::min<int64_t>(spec.resources().workers().max(), spec.data().batch_size()));
+  const int64_t max = MostWorkers(spec);
   switch (job.state()) {
     case v1::QUEUED:
     case v1::RECOVERING:

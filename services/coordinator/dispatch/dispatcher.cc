@@ -23,6 +23,7 @@
 #include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/shard_holders.h"
 #include "services/coordinator/scheduling/plan_memory.h"
+#include "services/coordinator/scheduling/worker_numbers.h"
 
 namespace muster {
 namespace {
@@ -106,12 +107,27 @@ std::string LackOf(const RecoveringJob& job) {
                       job.ps.size(), " ps");
 }
 
-// Workers that arrive during a warm-up do not restart it; they join the next one.
-void KeepMembersThatWarmUp(const WarmUp& warm_up, std::vector<std::string>& free) {
-  std::vector<std::string> warming_up = warm_up.members();
-  const bool all_free = std::ranges::all_of(
-      warming_up, [&](const std::string& name) { return std::ranges::count(free, name) > 0; });
-  if (!warming_up.empty() && all_free) free = std::move(warming_up);
+// Places a running job with more workers. Workers that arrive during a warm-up do not restart it;
+// they join the next one. An exception is a warm-up that lost a member, if some of the others are
+// of no use without it. Returns nullopt if the job cannot grow.
+std::optional<Placement> PlaceNewcomers(const RecoveringJob& job, const WarmUp& warm_up,
+                                        const FreeMembers& free) {
+  const std::vector<std::string> warming_up = warm_up.members();
+  const bool all_free = std::ranges::all_of(warming_up, [&](const std::string& name) {
+    return std::ranges::count(free.workers, name) > 0;
+  });
+  if (!warming_up.empty() && all_free) {
+    FreeMembers able = free;
+    able.workers = warming_up;
+    std::optional<Placement> placement = PlaceAgain(job, able);
+    if (placement && placement->workers.size() == job.workers.size() + warming_up.size()) {
+      return placement;
+    }
+  }
+  FreeMembers able = free;
+  std::optional<Placement> placement = PlaceAgain(job, able);
+  if (placement && placement->workers.size() == job.workers.size()) return std::nullopt;
+  return placement;
 }
 
 }  // namespace
@@ -305,17 +321,16 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Transaction& 
     if (entry->rounds.committing()) continue;  // see WaitForCommits()
     const v1::JobSpec& spec = entry->job.record().spec();
     const v1::WorkerCount& workers = spec.resources().workers();
-    waiting.push_back(
-        {.number = number,
-         .priority = spec.priority(),
-         .workers_min = workers.min(),
-         .workers_max = static_cast<int>(std::max<int64_t>(
-             workers.min(), std::min<int64_t>(workers.max(), spec.data().batch_size()))),
-         .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : spec.resources().ps(),
-         .ps_memory = memory_.MostNeeded(number),
-         .settle_for_fewer = now - entry->queued_since >= kGatherTime &&
-                             now - start_ >= limits::kAttachBackoffMax + kConnectTime,
-         .has_reservation = now - entry->queued_since >= kReserveAfter});
+    waiting.push_back({.number = number,
+                       .priority = spec.priority(),
+                       .workers_min = workers.min(),
+                       .workers_max = MostWorkers(spec),
+                       .logical = workers.logical(),
+                       .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : spec.resources().ps(),
+                       .ps_memory = memory_.MostNeeded(number),
+                       .settle_for_fewer = now - entry->queued_since >= kGatherTime &&
+                                           now - start_ >= limits::kAttachBackoffMax + kConnectTime,
+                       .has_reservation = now - entry->queued_since >= kReserveAfter});
   }
   return waiting;
 }
@@ -396,6 +411,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
       .number = record.number(),
       .workers_min = entry.job.RecoversToStop() ? 1 : workers.min(),
       .workers_max = entry.job.WorkersMax(),
+      .logical = workers.logical(),
       .settle_for_fewer = now - resume_point.since >= kGatherTime &&
                           now - start_ >= limits::kAttachBackoffMax + kConnectTime,
       // A job that recovers only to stop does not need an excluded worker: it stops without one.
@@ -608,14 +624,14 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
     RecoveringJob job{.workers = {record.workers().begin(), record.workers().end()},
                       .workers_min = record.workers_size(),
                       .workers_max = entry->job.WorkersMax(),
+                      .logical = record.spec().resources().workers().logical(),
                       .ps = {record.ps().begin(), record.ps().end()},
                       .keeps_ps = true};
     AddNeeds(transaction, *entry, members, job);
     FreeMembers able = free;
     std::erase_if(able.workers, [&](const auto& name) { return warm_up.Excludes(name); });
-    KeepMembersThatWarmUp(warm_up, able.workers);
-    const std::optional<Placement> placement = PlaceAgain(job, able);
-    if (!placement || placement->workers.size() == job.workers.size()) continue;
+    const std::optional<Placement> placement = PlaceNewcomers(job, warm_up, able);
+    if (!placement) continue;
     const std::vector<std::string> newcomers(placement->workers.begin() + std::ssize(job.workers),
                                              placement->workers.end());
     std::erase_if(free.workers,

@@ -60,20 +60,21 @@ class DispatcherTest : public RegistryFixture {
     (transaction.FindNumber(job)->rounds.*what)();
   }
   // Adds a job for one to `workers_max` workers.
-  uint64_t AddElasticJob(int workers_max = 2) {
+  uint64_t AddElasticJob(int workers_max = 2, int logical = 0) {
     const uint64_t number = AddJob();
     JobRegistry::Transaction transaction(registry_.get());
     JobRegistry::Entry& entry = *transaction.FindNumber(number);
     v1::ResourceSpec resources = entry.job.record().spec().resources();
     resources.mutable_workers()->set_max(workers_max);
+    resources.mutable_workers()->set_logical(logical);
     EXPECT_TRUE(entry.job.Suspend(now_).ok());
     EXPECT_TRUE(entry.job.Resume(&resources, now_).ok());
     transaction.Commit(entry);
     return number;
   }
   // Returns a job that has run with w-0 alone for long enough to take another worker.
-  uint64_t RunElasticJob(int workers_max = 2) {
-    const uint64_t job = AddElasticJob(workers_max);
+  uint64_t RunElasticJob(int workers_max = 2, int logical = 0) {
+    const uint64_t job = AddElasticJob(workers_max, logical);
     attached_ = {Attach("p-0"), Attach("w-0")};
     now_ += limits::kAttachBackoffMax + absl::Seconds(10);
     Dispatch();
@@ -231,6 +232,56 @@ TEST_F(DispatcherTest, AJobDoesNotWaitForeverForOptionalMembers) {
   Dispatch();
 
   EXPECT_EQ(View(job).state(), v1::PREPARING);
+}
+
+// Seven workers are as fast as four if the batch has eight shares, so the job does not wait for
+// them.
+TEST_F(DispatcherTest, AJobWithLogicalWorkersStartsAtOnceWithAUsefulNumber) {
+  const uint64_t job = AddElasticJob(/*workers_max=*/7, /*logical=*/8);
+  Attach("p-0");
+  for (int i = 0; i < 3; ++i) Attach(absl::StrCat("w-", i));
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::QUEUED) << "a fourth worker may attach";
+  for (int i = 3; i < 7; ++i) Attach(absl::StrCat("w-", i));
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
+  EXPECT_THAT(View(job).workers(), ElementsAre("w-0", "w-1", "w-2", "w-3"));
+}
+
+TEST_F(DispatcherTest, AJobWithLogicalWorkersGrowsToUsefulNumbers) {
+  const uint64_t job = RunElasticJob(/*workers_max=*/8, /*logical=*/8);
+  std::vector<std::shared_ptr<Attachment>> free;
+  for (const char* name : {"w-1", "w-2", "w-3"}) free.push_back(Attach(name));
+  Dispatch();
+  for (const auto& worker : free) EXPECT_NE(WarmUpPlanOf(*worker).rehearsal(), 0);
+  // A warm-up of two of them would leave one without a use.
+  fleet_->Detach(*free[0], Fleet::Departure::kOrderly);
+  {
+    JobRegistry::Transaction transaction(registry_.get());
+    transaction.FindNumber(job)->job.MemberLost("w-1", "crashed", now_);
+  }
+  const auto substitute = Attach("w-4");
+  Dispatch();
+  const v1::JobPlan plan = WarmUpPlanOf(*substitute);
+  ASSERT_EQ(plan.workers_size(), 4);
+  for (const char* name : {"w-2", "w-3", "w-4"}) {
+    BeginWarmUp(job, name, plan, v1::MEMBER_PREPARED);
+  }
+  Dispatch();
+  EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
+  for (const char* member : {"w-0", "p-0"}) Tell(job, member, v1::MEMBER_HALTED);
+  Settle();
+  Dispatch();
+  EXPECT_THAT(View(job).workers(), ElementsAre("w-0", "w-2", "w-3", "w-4"));
+  for (const char* member : {"w-0", "w-2", "w-3", "w-4", "p-0"}) {
+    Tell(job, member, v1::MEMBER_PREPARED);
+  }
+  Settle();
+  ASSERT_EQ(View(job).state(), v1::RUNNING) << View(job).message();
+  now_ += Job::kJoinAfter;
+  const auto fifth = Attach("w-5");
+  Dispatch();
+  EXPECT_TRUE(fifth->TakeDirectives().empty()) << "five workers are as fast as four";
 }
 
 TEST_F(DispatcherTest, MembersOfAPlanInProgressAreTaken) {

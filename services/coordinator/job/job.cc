@@ -20,6 +20,7 @@
 #include "services/coordinator/job/recovery/shard_holders.h"
 #include "services/coordinator/job/recovery/steps_to_train.h"
 #include "services/coordinator/scheduling/job_conditions.h"
+#include "services/coordinator/scheduling/worker_numbers.h"
 
 namespace muster {
 namespace {
@@ -706,9 +707,7 @@ int Job::WorkersMax() const {
   if (state() == v1::RECOVERING && record_.reason() == kWorkersYield && workers_kept_ > 0) {
     return workers_kept_;
   }
-  const v1::WorkerCount& workers = record_.spec().resources().workers();
-  const int64_t max = std::min<int64_t>(workers.max(), record_.spec().data().batch_size());
-  return static_cast<int>(std::max<int64_t>(workers.min(), max));
+  return MostWorkers(record_.spec());
 }
 
 bool Job::TakesMoreWorkers(absl::Time now) const {

@@ -134,7 +134,7 @@ class Job {
   // Halts the job for a generation without its last `workers` workers, which `beneficiary` waits
   // for. Requires: workers is in 1..WorkersToYield(now).
   void YieldWorkers(int workers, const std::string& beneficiary, absl::Time now);
-  // Returns the most workers that the next generation may have.
+  // Returns the most workers that the next generation may have, see MostWorkers().
   int WorkersMax() const;
   // Whether some shards lack the replica that the job wants, and the job has run long enough to be
   // halted for it.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "services/coordinator/scheduling/worker_numbers.h"
+
 namespace muster {
 namespace {
 
@@ -82,6 +84,7 @@ std::vector<std::string> WorkersToTake(const RecoveringJob& job, FreeMembers& fr
 // The most workers that the job can have, and whether they fill every earlier rank.
 struct Workers {
   std::vector<std::string> names;
+  int in_ranks = 0;  // the first ones, in earlier ranks
   bool all_there = false;
 };
 Workers GatherWorkers(const RecoveringJob& job, FreeMembers& free) {
@@ -93,6 +96,7 @@ Workers GatherWorkers(const RecoveringJob& job, FreeMembers& free) {
   }
   workers.all_there = std::ranges::none_of(workers.names, IsLost);
   std::erase_if(workers.names, IsLost);
+  workers.in_ranks = static_cast<int>(workers.names.size());
   while (next != others.end() && std::ssize(workers.names) < job.workers_max) {
     workers.names.push_back(*next++);
   }
@@ -116,9 +120,13 @@ std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free)
   const Workers workers = GatherWorkers(job, free);
   if (!workers.all_there && !job.settle_for_fewer) return std::nullopt;
   Placement placement;
-  int count = static_cast<int>(workers.names.size());
+  const int least = std::max(workers.in_ranks, job.workers_min);
+  const auto useful = [&](int count) { return UsefulAtMost(count, least, job.logical); };
+  int count = useful(static_cast<int>(workers.names.size()));
   // Fewer workers need less memory on each ps.
-  while (count >= job.workers_min && !PlacePs(job, count, free, placement)) --count;
+  while (count >= job.workers_min && !PlacePs(job, count, free, placement)) {
+    count = useful(count - 1);
+  }
   if (count < job.workers_min) return std::nullopt;
   placement.workers.assign(workers.names.begin(), workers.names.begin() + count);
   // Gathered workers that the placement did not use stay free.

@@ -20,6 +20,7 @@ struct RecoveringJob {
   std::vector<std::string> workers;  // by rank
   int workers_min = 1;
   int workers_max = 1;
+  int logical = 0;                // logical workers; 0: none, so every number is useful
   bool settle_for_fewer = false;  // may continue with fewer workers than it had
   // Workers that failed to prepare the job the last time, or have not warmed up for it. They are
   // free or were the job's own, and have no rank now. If `tries_excluded` and settle_for_fewer, the
@@ -49,8 +50,10 @@ struct RecoveringJob {
 // Places a recovering job. Returns nullopt if there are too few members.
 //
 // Workers: remaining workers keep their ranks. Free workers take the ranks of lost ones, then new
-// ranks up to workers_max. If ranks stay empty, the job needs settle_for_fewer, and later workers
-// move up. Only then it takes `excluded` workers, at most as many as workers_min needs.
+// ranks up to workers_max. Of the latter a job with logical workers takes only as many as lead to a
+// useful number of workers (worker_numbers.h). If ranks stay empty, the job needs settle_for_fewer,
+// and later workers move up. Only then it takes `excluded` workers, at most as many as workers_min
+// needs.
 //
 // Ps: the ps with the fewest jobs among those with room replaces a lost one. If too few ps have
 // room, the job takes fewer workers, because they need less memory.

@@ -1,5 +1,6 @@
 #include "services/coordinator/scheduling/recovery_placement.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -38,6 +39,30 @@ TEST(RecoveryPlacementTest, FreeWorkersJoinUpToTheMaximum) {
   const auto placement =
       PlaceAgain({.workers = {"w-0", ""}, .workers_min = 1, .workers_max = 3}, free);
   EXPECT_THAT(placement->workers, ElementsAre("w-0", "w-3", "w-4"));
+}
+
+TEST(RecoveryPlacementTest, AJobWithLogicalWorkersGrowsToUsefulNumbersOnly) {
+  const auto workers = [](std::vector<std::string> ranks, int free_workers, int64_t room = 1000) {
+    RecoveringJob job{.workers = std::move(ranks),
+                      .workers_max = 8,
+                      .logical = 8,
+                      .settle_for_fewer = true,
+                      .ps = {"p-0"},
+                      .ps_memory = {.bytes_per_worker = 10}};
+    FreeMembers free = Free({}, {{.name = "p-0", .room_bytes = room}});
+    for (int i = 0; i < free_workers; ++i) free.workers.push_back(absl::StrCat("f-", i));
+    const auto placement = PlaceAgain(job, free);
+    return placement ? static_cast<int>(placement->workers.size()) : 0;
+  };
+  EXPECT_EQ(workers({"w-0", "w-1"}, 5), 4) << "seven are as fast as four";
+  EXPECT_EQ(workers({"w-0", "w-1"}, 6), 8);
+  EXPECT_EQ(workers({"w-0", "w-1"}, 6, /*room=*/75), 4);
+  EXPECT_EQ(workers({"w-0", "w-1", "w-2"}, 0), 3) << "the remaining workers stay";
+  EXPECT_EQ(workers({"w-0", "w-1", "w-2", "w-3", "w-4", "w-5", "w-6", ""}, 0), 7);
+  EXPECT_EQ(workers({"w-0", "w-1", "w-2", "w-3", "w-4", "w-5", "", ""}, 1), 7)
+      << "ranks of lost workers are filled";
+  EXPECT_EQ(workers({"w-0", "w-1", "w-2", "w-3", "w-4", "w-5"}, 1), 6);
+  EXPECT_EQ(workers({"w-0", "w-1", "w-2"}, 0, /*room=*/15), 1);
 }
 
 TEST(RecoveryPlacementTest, ExcludedWorkersAreTakenLastAndOnlyForTheMinimum) {

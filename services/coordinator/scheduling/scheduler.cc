@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include "services/coordinator/scheduling/worker_numbers.h"
+
 namespace muster {
 
 bool NaturalLess(const std::string& a, const std::string& b) {
@@ -88,11 +90,14 @@ Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
       decision.waits.push_back(wait);
       continue;
     }
-    int workers = std::min<int>(job.workers_max, free.workers.size());
+    const auto useful = [&](int workers) {
+      return UsefulAtMost(workers, job.workers_min, job.logical);
+    };
+    int workers = useful(std::min<int>(job.workers_max, free.workers.size()));
     const int enough = job.settle_for_fewer ? job.workers_min : job.workers_max;
     // Fewer workers need less memory on each ps.
     while (workers >= enough && CountWithRoom(free.ps, job.ps_memory.With(workers)) < job.ps) {
-      --workers;
+      workers = useful(workers - 1);
     }
     if (workers < enough) {
       wait.cause = CauseOf(job, free);

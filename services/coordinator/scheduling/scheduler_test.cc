@@ -69,6 +69,21 @@ TEST(SchedulerTest, AJobThatExpectsMoreWorkersDoesNotSettleForFewer) {
   EXPECT_THAT(Numbers(Schedule({job}, Fleet({"w-0"}, {"p-0"}))), ElementsAre(1));
 }
 
+TEST(SchedulerTest, AJobWithLogicalWorkersStartsWithAUsefulNumber) {
+  WaitingJob job{.number = 1, .workers_min = 1, .workers_max = 8, .logical = 8};
+  const std::vector<std::string> seven = {"w-0", "w-1", "w-2", "w-3", "w-4", "w-5", "w-6"};
+  const auto workers = [&](std::vector<FreeMembers::Ps> ps) {
+    const auto placements = Schedule({job}, {.workers = seven, .ps = std::move(ps)});
+    return placements.empty() ? 0 : static_cast<int>(placements[0].workers.size());
+  };
+  EXPECT_EQ(workers({{.name = "p-0"}}), 4);
+  job.ps_memory.bytes_per_worker = 10;
+  EXPECT_EQ(workers({{.name = "p-0", .room_bytes = 39}}), 2) << "three are no faster";
+  job.workers_min = 3;
+  EXPECT_EQ(workers({{.name = "p-0", .room_bytes = 39}}), 3);
+  EXPECT_EQ(workers({{.name = "p-0", .room_bytes = 29}}), 0);
+}
+
 TEST(SchedulerTest, FreeMembersAreReservedForAGangThatHasWaitedLong) {
   const std::vector<WaitingJob> jobs = {
       {.number = 1, .workers_min = 3, .workers_max = 3, .has_reservation = true},
