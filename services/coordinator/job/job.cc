@@ -558,9 +558,14 @@ void Job::TakeSnapshots(const std::string& name, const v1::JobReport& report, ab
 void Job::ReportOfOutsider(const std::string& name, const v1::JobReport* report, absl::Time now) {
   WarmUp::Heard heard = warm_up_.Take(name, report, now);
   if (heard == WarmUp::Heard::kPrepared) {
-    const std::string difference = DifferenceOfData(members_, name, report->dataset());
-    if (!difference.empty()) {
-      warm_up_.Exclude(name, difference);
+    const std::string data = DifferenceOfData(members_, name, report->dataset());
+    const std::string kind = DifferenceOfKinds(name, PrintableKind(report->device_kind()),
+                                               "the job", record_.device_kind());
+    if (!data.empty()) {
+      warm_up_.Exclude(name, data);
+      heard = WarmUp::Heard::kFailed;
+    } else if (!kind.empty()) {
+      warm_up_.ExcludeForKind(name, kind);
       heard = WarmUp::Heard::kFailed;
     }
   }
@@ -632,8 +637,9 @@ void Job::Recover(const FailureDetector::Decision& decision, absl::Time now) {
   // The loss of a leaving member does not count against max_restarts. A trained job keeps all
   // members until its last evaluation is made, so a member may end before it was allowed to leave.
   const bool has_left = !decision.lost.empty() && members_.at(decision.lost).leaving;
+  const bool counts = !has_left && !decision.is_of_other_kind;
   const auto recovery = Recovery::Count(record_.recovery(), restart, aggregator_.steps_before());
-  if (!recovery && !has_left) {
+  if (!recovery && counts) {
     const int max = Recovery::RecoveriesMax(restart);
     const std::string& why = decision.message;
     return Fail(decision.reason,
@@ -649,7 +655,7 @@ void Job::Recover(const FailureDetector::Decision& decision, absl::Time now) {
                        (!was_preparing || plan_->carries() > 0) &&
                        ShardsMayBeHeld(*plan_, members_, /*filled_only=*/was_preparing);
   Halting halting{.carries = carries, .lost = decision.lost};
-  if (!has_left) {
+  if (counts) {
     *record_.mutable_recovery() = *recovery;
     halting.backoff = Recovery::Backoff(*recovery, restart);
   }
@@ -867,7 +873,9 @@ bool Job::IsSaved(int64_t step) const {
 void Job::Lose(const FailureDetector::Decision& decision, absl::Time now) {
   const std::string& member = decision.lost;
   members_.SetLost(member);
-  if (!decision.exclusion.empty()) {
+  if (decision.is_of_other_kind) {
+    warm_up_.ExcludeForKind(member, decision.exclusion);
+  } else if (!decision.exclusion.empty()) {
     const bool warms_up = members_.at(member).is_worker() && Recovery::CanContinueInPlace(*plan_);
     warm_up_.Exclude(member, decision.exclusion,
                      warms_up ? absl::InfiniteFuture() : now + decision.excluded_for);
@@ -1025,11 +1033,14 @@ void Job::BeginRunning(absl::Time now) {
       StepsToTrain(*plan_, members_, checkpoints_.committed_step());
   if (ReasonOf(total.status()) == "DATASET_MISMATCH") {
     const std::vector<std::string> newcomers = NewcomersWithOtherData(members_);
-    if (!newcomers.empty()) return GoOnWithout(newcomers, total.status(), now);
+    for (const std::string& name : newcomers) GoOnWithout(name, total.status(), now);
+    if (!newcomers.empty()) return;
   }
   if (!total.ok()) {
     return Fail(ReasonOf(total.status()), std::string(total.status().message()), now);
   }
+  const KindsOfWorkers kinds = CompareKinds(members_, record_.device_kind());
+  if (!kinds.others.empty()) return RefuseOtherKinds(kinds, now);
   if (const absl::Status same = CheckSameData(*plan_, members_, trained_); !same.ok()) {
     if (trained_.is_own) return Fail(ReasonOf(same), std::string(same.message()), now);
     Note(ReasonOf(same), std::string(same.message()), now);
@@ -1037,6 +1048,7 @@ void Job::BeginRunning(absl::Time now) {
   if (const std::string& data = FingerprintOfData(*plan_, members_); !data.empty()) {
     trained_ = {.fingerprint = data, .is_own = true};
   }
+  TakeKind(kinds.kind, now);
   std::string changed;
   if (const int64_t before = total_steps(); before != 0 && before != *total) {
     changed = absl::StrCat("; it was to end at step ", before,
@@ -1055,20 +1067,48 @@ void Job::BeginRunning(absl::Time now) {
   SendDesiredToAll(now);
 }
 
-// Excludes newcomers that see other data. Recoveries take them only if there are no other workers.
-void Job::GoOnWithout(const std::vector<std::string>& newcomers, const absl::Status& why,
-                      absl::Time now) {
-  for (const std::string& name : newcomers) {
-    if (!active()) return;  // the job has used up its recoveries
-    const std::string message(why.message());
-    ActOn({.reason = ReasonOf(why),
-           .message = absl::StrCat(members_.Describe(name), " cannot join: ", message),
-           .recoverable = true,
-           .lost = name,
-           .is_there = true,
-           .exclusion = message},
-          now);
+// Excludes a newcomer that sees other data or is of another kind. Recoveries take it only if there
+// are no other workers.
+void Job::GoOnWithout(const std::string& newcomer, const absl::Status& why, absl::Time now) {
+  if (!active()) return;  // the job has used up its recoveries
+  const std::string message(why.message());
+  ActOn({.reason = ReasonOf(why),
+         .message = absl::StrCat(members_.Describe(newcomer), " cannot join: ", message),
+         .recoverable = true,
+         .lost = newcomer,
+         .is_there = true,
+         .exclusion = message,
+         .is_of_other_kind = ReasonOf(why) == kDeviceKindsDiffer},
+        now);
+}
+
+void Job::RefuseOtherKinds(const KindsOfWorkers& kinds, absl::Time now) {
+  const bool has_trained = !record_.device_kind().empty();
+  for (const std::string& name : kinds.others) {
+    const std::string difference = DifferenceOfKinds(
+        name, members_.at(name).device_kind, has_trained ? "the job" : kinds.first, kinds.kind);
+    if (!has_trained) {
+      return Fail(kDeviceKindsDiffer,
+                  absl::StrCat(difference,
+                               "; give all workers like devices and the same --threads_per_device, "
+                               "or remove resources.workers.logical"),
+                  now);
+    }
+    GoOnWithout(name, WithReason(absl::FailedPreconditionError(difference), kDeviceKindsDiffer),
+                now);
   }
+}
+
+void Job::TakeKind(const std::string& kind, absl::Time now) {
+  const std::string former = record_.device_kind();
+  if (kind.empty() || kind == former) return;
+  record_.set_device_kind(kind);
+  if (former.empty()) return;
+  Note("DEVICE_KIND_CHANGED",
+       absl::StrCat("no worker of the former kind is left: the job computes with ",
+                    WordsNotIn(kind, former), " from now on, not with ", WordsNotIn(former, kind),
+                    "; later bits may differ from those of a run without this change"),
+       now);
 }
 
 CheckpointPolicy::Pace Job::Pace() const {

@@ -20,6 +20,7 @@
 #include "services/coordinator/job/checkpoint_policy.h"
 #include "services/coordinator/job/job_deadlines.h"
 #include "services/coordinator/job/non_finite_watch.h"
+#include "services/coordinator/job/recovery/device_kinds.h"
 #include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/job_members.h"
 #include "services/coordinator/job/recovery/recovery.h"
@@ -308,8 +309,11 @@ class Job {
   void Advance(absl::Time now);
   bool IsOrigin(int64_t step) const;
   void BeginRunning(absl::Time now);
-  void GoOnWithout(const std::vector<std::string>& newcomers, const absl::Status& why,
-                   absl::Time now);
+  void GoOnWithout(const std::string& newcomer, const absl::Status& why, absl::Time now);
+  // Leaves out the workers of another kind, or fails a job that has never trained.
+  void RefuseOtherKinds(const KindsOfWorkers& kinds, absl::Time now);
+  // Notes the device kind that the job computes with from now on.
+  void TakeKind(const std::string& kind, absl::Time now);
   CheckpointPolicy::Pace Pace() const;
   void AwaitCheckpoint(int64_t step, absl::Time now);
   std::string WhoOwesSnapshot() const;

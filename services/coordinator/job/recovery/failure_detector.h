@@ -54,6 +54,9 @@ class FailureDetector {
     // must not cost a recovery again and again. A slow member may soon be fast enough, so its
     // exclusion is shorter. While it hangs it is not free in any case.
     absl::Duration excluded_for = absl::Hours(1);
+    // The lost member computes other bits than the job. Its loss does not count against
+    // max_restarts, because a job leaves out each such member only once.
+    bool is_of_other_kind = false;
     int64_t step = 0;  // the step of the failure, if the member reported its own failure
   };
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "lib/limits/limits.h"
 #include "services/coordinator/common/proto_time.h"
+#include "services/coordinator/job/recovery/device_kinds.h"
 
 namespace muster {
 namespace {
@@ -145,6 +146,9 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
   member.lost_links.assign(report->lost_links().begin(), report->lost_links().end());
   if (!report->address().empty()) member.address = report->address();
   if (report->has_dataset()) member.dataset = report->dataset();
+  if (!report->device_kind().empty()) {
+    member.device_kind = PrintableKind(report->device_kind());
+  }
   if (report->has_timing()) {
     member.timing = report->timing();
     member.timed = now;

@@ -51,6 +51,7 @@ class JobMembers {
     bool leaving = false;                 // wants to leave; a ps may have to stay for its shards
     bool has_more_records = false;        // its last report was full of records
     v1::DatasetFacts dataset;
+    std::string device_kind;  // "": not known
     uint64_t prepare_progress = 0;
     std::optional<v1::StepTiming> timing;          // the last one that a worker reported
     absl::Time timed;                              // when it reported `timing`

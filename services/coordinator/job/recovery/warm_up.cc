@@ -79,6 +79,16 @@ void WarmUp::Exclude(const std::string& member, const std::string& why, absl::Ti
   exclusions_[member] = {.why = why, .until = until};
 }
 
+void WarmUp::ExcludeForKind(const std::string& member, const std::string& why) {
+  Exclude(member, why);
+  exclusions_.at(member).is_of_other_kind = true;
+}
+
+bool WarmUp::IsOfOtherKind(const std::string& member) const {
+  const auto exclusion = exclusions_.find(member);
+  return exclusion != exclusions_.end() && exclusion->second.is_of_other_kind;
+}
+
 void WarmUp::ReadmitInTime(absl::Time now) {
   absl::erase_if(exclusions_, [now](const auto& entry) { return entry.second.until <= now; });
 }

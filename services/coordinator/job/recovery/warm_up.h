@@ -67,6 +67,10 @@ class WarmUp {
   // cannot do that, so ReadmitInTime() readmits it at `until`.
   void Exclude(const std::string& member, const std::string& why,
                absl::Time until = absl::InfiniteFuture());
+  // Like Exclude(), for a worker of another device kind than the workers of the job. A recovery
+  // tries such a worker only if the job has no worker left.
+  void ExcludeForKind(const std::string& member, const std::string& why);
+  bool IsOfOtherKind(const std::string& member) const;
   // Removes a member that is lost or leaving from the warm-up.
   void Remove(const std::string& member) { members_.erase(member); }
   // Excludes one member without progress for kStallMax and returns its name. "" if none.
@@ -88,6 +92,7 @@ class WarmUp {
     std::string why;
     absl::Time until;
     bool in_this_generation = true;
+    bool is_of_other_kind = false;
   };
 
   uint64_t next_number_;
