@@ -102,9 +102,14 @@ std::string LackOf(const RecoveringJob& job) {
                         " bytes on each");
   }
   const int64_t workers = CountPresent(job.workers);
-  return absl::StrCat("members: it has ", workers, workers == 1 ? " worker" : " workers",
-                      " and needs ", job.workers_min, ", it has ", CountPresent(job.ps), " of its ",
-                      job.ps.size(), " ps");
+  std::string lack = absl::StrCat(
+      "members: it has ", workers, workers == 1 ? " worker" : " workers", " and needs ",
+      job.workers_min, ", it has ", CountPresent(job.ps), " of its ", job.ps.size(), " ps");
+  if (const size_t others = job.of_other_kind.size(); others > 0) {
+    absl::StrAppend(&lack, "; ", others, " free ", others == 1 ? "worker is" : "workers are",
+                    " of another device kind");
+  }
+  return lack;
 }
 
 // Places a running job with more workers. Workers that arrive during a warm-up do not restart it;
@@ -434,6 +439,11 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
     std::string& rank = job.workers.emplace_back(unless_lost(worker));
     // An excluded worker loses its rank.
     if (has_excluded(rank)) job.excluded.insert(std::exchange(rank, ""));
+  }
+  if (CountPresent(job.workers) > 0) {
+    for (const std::string& name : job.excluded) {
+      if (entry.job.warm_up().IsOfOtherKind(name)) job.of_other_kind.insert(name);
+    }
   }
   // A job that yields workers leaves its last ranks out. Other recoveries keep every rank.
   if (record.reason() == Job::kWorkersYield && std::ssize(job.workers) > job.workers_max) {

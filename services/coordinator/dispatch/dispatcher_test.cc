@@ -86,7 +86,7 @@ class DispatcherTest : public RegistryFixture {
     return job;
   }
   void Tell(uint64_t number, const std::string& member, v1::MemberJobState state,
-            uint64_t warm_up = 0, int64_t samples = 1000) {
+            uint64_t warm_up = 0, int64_t samples = 1000, const std::string& kind = "") {
     JobRegistry::Transaction transaction(registry_.get());
     JobRegistry::Entry& entry = *transaction.FindNumber(number);
     v1::JobReport report;
@@ -95,6 +95,7 @@ class DispatcherTest : public RegistryFixture {
     report.set_state(state);
     report.set_rehearsal(warm_up);
     report.mutable_dataset()->set_samples(samples);
+    report.set_device_kind(kind);
     entry.job.Report(member, &report, now_);
     transaction.Commit(entry);
   }
@@ -940,6 +941,61 @@ TEST_F(DispatcherTest, AWorkerWithOtherDataDoesNotJoin) {
   ASSERT_EQ(told.size(), 1u) << "it is not asked again";
   EXPECT_TRUE(told[0].directive.has_release());
   EXPECT_EQ(View(job).state(), v1::RUNNING) << View(job).message();
+}
+
+// Its workers would compute other bits.
+TEST_F(DispatcherTest, AJobWaitsForAWorkerOfItsDeviceKindWhileOthersStart) {
+  v1::JobSpec policy;
+  v1::WorkerCount& workers = *policy.mutable_resources()->mutable_workers();
+  workers.set_min(2);
+  workers.set_max(2);
+  workers.set_logical(8);
+  const uint64_t job = AddJob(/*graph=*/nullptr, policy);
+  const auto tell = [&](const std::string& worker, const std::string& kind) {
+    Tell(job, worker, v1::MEMBER_PREPARED, /*warm_up=*/0, /*samples=*/1000, kind);
+    Settle();
+  };
+  for (const char* name : {"p-0", "w-0", "w-1"}) attached_.push_back(Attach(name));
+  Dispatch();
+  Tell(job, "p-0", v1::MEMBER_PREPARED);
+  for (const char* name : {"w-0", "w-1"}) tell(name, "7 threads");
+  ASSERT_EQ(View(job).state(), v1::RUNNING) << View(job).message();
+
+  fleet_->Detach(*attached_[2], Fleet::Departure::kOrderly);
+  {
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(job);
+    entry.job.MemberLost("w-1", "crashed", now_);
+    transaction.Commit(entry);
+  }
+  attached_.push_back(Attach("w-2"));
+  for (const char* name : {"w-0", "p-0"}) Tell(job, name, v1::MEMBER_HALTED);
+  Dispatch();
+  ASSERT_THAT(View(job).workers(), ElementsAre("w-0", "w-2"));
+  Tell(job, "p-0", v1::MEMBER_PREPARED);
+  tell("w-0", "7 threads");
+  tell("w-2", "4 threads");
+  EXPECT_EQ(View(job).state(), v1::RECOVERING) << View(job).message();
+  EXPECT_EQ(View(job).reason(), "DEVICE_KINDS_DIFFER");
+  for (const char* name : {"w-0", "p-0"}) Tell(job, name, v1::MEMBER_HALTED);
+  for (int i = 0; i < 5; ++i) {
+    now_ += absl::Minutes(1);
+    Dispatch();
+  }
+  EXPECT_EQ(View(job).state(), v1::RECOVERING) << "it does not try w-2 again";
+  EXPECT_EQ(View(job).reason(), "WAITS_FOR_MEMBERS");
+  EXPECT_THAT(View(job).message(),
+              HasSubstr("it has 1 worker and needs 2, it has 1 of its 1 ps; 1 free worker is of "
+                        "another device kind"));
+  EXPECT_EQ(View(job).recovery().in_row(), 1);
+
+  const uint64_t other = AddJob();
+  Dispatch();
+  EXPECT_THAT(View(other).workers(), ElementsAre("w-2")) << "nothing is reserved";
+  attached_.push_back(Attach("w-3"));
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
+  EXPECT_THAT(View(job).workers(), ElementsAre("w-0", "w-3"));
 }
 
 // A job of one worker, which is lost after another worker failed to prepare for it.

@@ -74,6 +74,7 @@ std::vector<std::string> WorkersToTake(const RecoveringJob& job, FreeMembers& fr
   if (!job.settle_for_fewer || !job.tries_excluded) return able;
   auto count = std::ssize(able) + CountLeft(job.workers);
   std::vector<std::string> excluded(job.excluded.begin(), job.excluded.end());
+  std::erase_if(excluded, [&](const auto& name) { return job.of_other_kind.contains(name); });
   std::ranges::sort(excluded, NaturalLess);
   for (auto next = excluded.begin(); next != excluded.end() && count < job.workers_min; ++count) {
     able.push_back(*next++);
@@ -104,7 +105,7 @@ Workers GatherWorkers(const RecoveringJob& job, FreeMembers& free) {
 }
 
 bool CouldBePlaced(const RecoveringJob& job, const FreeMembers& free) {
-  if (free.workers_attached < job.workers_min) return false;
+  if (free.workers_attached - std::ssize(job.of_other_kind) < job.workers_min) return false;
   if (job.keeps_ps) {
     return AllKeptHave(&RecoveringJob::OwnPs::capacity_bytes, job, job.workers_min);
   }

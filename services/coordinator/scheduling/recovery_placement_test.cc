@@ -81,6 +81,25 @@ TEST(RecoveryPlacementTest, ExcludedWorkersAreTakenLastAndOnlyForTheMinimum) {
   EXPECT_FALSE(PlaceAgain(job, free).has_value());
 }
 
+TEST(RecoveryPlacementTest, WorkersOfAnotherKindAreNeitherTriedNorReservedFor) {
+  RecoveringJob job{.number = 1,
+                    .workers = {"w-0", ""},
+                    .workers_min = 2,
+                    .workers_max = 2,
+                    .settle_for_fewer = true,
+                    .excluded = {"w-1", "w-2"},
+                    .of_other_kind = {"w-1"}};
+  FreeMembers free = Free({"w-1", "w-2"});
+  EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-0", "w-2"));
+  job.of_other_kind = {"w-1", "w-2"};
+  free = Free({"w-1", "w-2"});
+  free.workers_attached = 3;
+  EXPECT_FALSE(PlaceAgain(job, free).has_value());
+  EXPECT_EQ(ReservedFor({job}, free), 0);
+  free.workers_attached = 4;
+  EXPECT_EQ(ReservedFor({job}, free), 1) << "another one serves a job";
+}
+
 // The last generation ended before the worker had prepared, so it is still excluded.
 TEST(RecoveryPlacementTest, ExcludedWorkerThatLeftTheJobIsChosenLikeAFreeExcludedOne) {
   RecoveringJob job{
