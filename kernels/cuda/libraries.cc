@@ -12,6 +12,7 @@
   F(cublasLtCreate)                       \
   F(cublasLtDestroy)                      \
   F(cublasLtGetStatusString)              \
+  F(cublasLtGetVersion)                   \
   F(cublasLtMatmul)                       \
   F(cublasLtMatmulAlgoGetHeuristic)       \
   F(cublasLtMatmulDescCreate)             \

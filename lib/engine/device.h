@@ -28,6 +28,11 @@ class Device {
   // A description for logs and benchmarks: "NVIDIA H200, sm_90, 139 GiB", "2 threads, avx512".
   virtual std::string description() const = 0;
 
+  // Returns all that the bits of the device's results depend on: description(), processor, caches
+  // and libraries, as words with ", " between them. Devices with the same text compute the same
+  // bits. At most about 200 bytes.
+  virtual std::string exact_kind() const = 0;
+
   // Returns the bytes that activations can get now: of the machine's memory if the device is the
   // CPU, of the GPU's memory if it is a GPU.
   virtual int64_t available_bytes() const = 0;

@@ -1,9 +1,16 @@
 #include "lib/engine/cpu/cpu_device.h"
 
+#include <dnnl.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/cpu/simd_level.h"
 #include "kernels/threads.h"
@@ -26,10 +33,41 @@ const char* SimdName() {
   return "baseline";
 }
 
+// Returns the value of `field` for the first processor, or "unknown".
+std::string CpuInfo(absl::string_view field) {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const absl::string_view text = line;
+    if (absl::StripAsciiWhitespace(text.substr(0, colon)) != field) continue;
+    return absl::StrReplaceAll(absl::StripAsciiWhitespace(text.substr(colon + 1)), {{",", " "}});
+  }
+  return "unknown";
+}
+
+std::string CacheSize(int name) { return absl::StrCat(sysconf(name) >> 10, " KiB"); }
+
+// A hypervisor may name different processors alike, so the text has the model's number, too. oneDNN
+// chooses its code by the instruction set, which ONEDNN_MAX_CPU_ISA can limit, and by the caches.
+std::string DescribeProcessor() {
+  const dnnl_version_t& onednn = *dnnl_version();
+  return absl::StrCat(CpuInfo("model name"), ", family ", CpuInfo("cpu family"), " model ",
+                      CpuInfo("model"), ", L1 ", CacheSize(_SC_LEVEL1_DCACHE_SIZE), ", L2 ",
+                      CacheSize(_SC_LEVEL2_CACHE_SIZE), ", L3 ", CacheSize(_SC_LEVEL3_CACHE_SIZE),
+                      ", oneDNN ", onednn.major, ".", onednn.minor, ".", onednn.patch, " isa 0x",
+                      absl::Hex(static_cast<int>(dnnl_get_effective_cpu_isa())));
+}
+
 }  // namespace
 
 std::string CpuDevice::description() const {
   return absl::StrCat(threads_, threads_ == 1 ? " thread, " : " threads, ", SimdName());
+}
+
+std::string CpuDevice::exact_kind() const {
+  static const auto& processor = *new std::string(DescribeProcessor());
+  return absl::StrCat(description(), ", ", processor);
 }
 
 int64_t CpuDevice::available_bytes() const { return AvailableHostBytes(); }

@@ -19,6 +19,7 @@ class CpuDevice : public Device {
   std::string name() const override { return name_; }
   Kind kind() const override { return Kind::kCpu; }
   std::string description() const override;
+  std::string exact_kind() const override;
   int64_t available_bytes() const override;
   absl::StatusOr<Memory> Allocate(size_t bytes, absl::string_view what) override;
 

@@ -123,6 +123,11 @@ std::string CudaDevice::name() const { return NameOf(number_); }
 
 std::string CudaDevice::description() const { return description_; }
 
+std::string CudaDevice::exact_kind() const {
+  return absl::StrCat(description_, ", cuBLAS ", cublasLtGetVersion(), ", cuDNN ",
+                      cudnnGetVersion());
+}
+
 absl::Status CudaDevice::Drive() const {
   RETURN_IF_ERROR(Faults().Check(name()));
   const cudaError_t error = cudaSetDevice(number_);

@@ -23,6 +23,7 @@ class CudaDevice : public Device {
   std::string name() const override;
   Kind kind() const override { return Kind::kCuda; }
   std::string description() const override;
+  std::string exact_kind() const override;
   int64_t available_bytes() const override;
   absl::StatusOr<Memory> Allocate(size_t bytes, absl::string_view what) override;
   absl::StatusOr<std::shared_ptr<void>> PageLock(absl::Span<std::byte> memory) override;
