@@ -10,6 +10,10 @@ muster::FakeNccl* TheFakeNccl() {
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId*) { return ncclSuccess; }
+ncclResult_t ncclGetVersion(int* version) {
+  *version = 22703;
+  return ncclSuccess;
+}
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int, ncclUniqueId, int rank,
                                     ncclConfig_t*) {

@@ -20,6 +20,7 @@ namespace {
 
 // NCCL's functions, found at run time.
 struct Nccl {
+  decltype(&ncclGetVersion) get_version;
   decltype(&ncclGetUniqueId) get_unique_id;
   decltype(&ncclCommInitRankConfig) init;
   decltype(&ncclCommGetAsyncError) async_error;
@@ -47,6 +48,7 @@ absl::StatusOr<Nccl> LoadNccl() {
   }
   Nccl nccl;
   std::string missing;
+  Find(library, "ncclGetVersion", nccl.get_version, missing);
   Find(library, "ncclGetUniqueId", nccl.get_unique_id, missing);
   Find(library, "ncclCommInitRankConfig", nccl.init, missing);
   Find(library, "ncclCommGetAsyncError", nccl.async_error, missing);
@@ -205,6 +207,14 @@ class NcclGroup::Member : public Communicator {
   const PolledWait wait_;
   ncclComm_t communicator_ = nullptr;  // null after an abort
 };
+
+int NcclGroup::LibraryVersion() {
+  const absl::StatusOr<const Nccl*> nccl = GetNccl();
+  CHECK(nccl.ok()) << nccl.status();
+  int version = 0;
+  (*nccl)->get_version(&version);
+  return version;
+}
 
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(int world_size,
                                                              absl::Duration timeout) {

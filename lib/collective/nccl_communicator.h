@@ -30,6 +30,9 @@ class NcclGroup {
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Open(
       std::string id, int world_size, absl::Duration timeout = absl::Minutes(10));
 
+  // Returns the version of NCCL as a number, for example 22703. Requires: a group was created.
+  static int LibraryVersion();
+
   // The bytes that the other processes need to open the group.
   const std::string& id() const { return id_; }
   int world_size() const { return world_size_; }

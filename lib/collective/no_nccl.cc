@@ -12,6 +12,8 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Open(std::string, int, abs
   return absl::UnavailableError("this program was built without CUDA");
 }
 
+int NcclGroup::LibraryVersion() { LOG(FATAL) << "a group of GPUs without CUDA"; }
+
 absl::StatusOr<std::unique_ptr<Communicator>> NcclGroup::Join(int) {
   LOG(FATAL) << "a group of GPUs without CUDA";
 }
