@@ -51,6 +51,9 @@ class JobRunner {
   // Returns the times of this generation's steps by phase, of all steps that were computed.
   virtual v1::StepTiming timing() const = 0;
   virtual v1::DatasetFacts dataset() const = 0;
+  // Returns all that the bits of its results depend on of the devices, in one printable line of at
+  // most 1 KiB; see JobReport. "" if the runner does not know.
+  virtual std::string device_kind() const { return ""; }
   // Returns the address at which the other workers of an allreduce job reach this one, or "".
   virtual std::string address() const { return ""; }
 

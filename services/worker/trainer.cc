@@ -9,6 +9,7 @@
 
 #include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
@@ -531,6 +532,16 @@ double Trainer::CountEvaluationLabels() const {
 
 v1::DatasetFacts Trainer::dataset() const {
   return FactsOf(*dataset_, options_.plan->spec().data(), options_.plan->graph());
+}
+
+// The sums over devices depend on how many there are and on how they are added.
+std::string Trainer::device_kind() const {
+  std::vector<std::string> kinds;
+  for (const auto& lane : lanes_) kinds.push_back(lane->device().exact_kind());
+  const bool are_alike = std::ranges::count(kinds, kinds[0]) == std::ssize(kinds);
+  return absl::StrCat(kinds.size(), kinds.size() == 1 ? " device, " : " devices, ",
+                      are_alike ? kinds[0] : absl::StrJoin(kinds, " + "),
+                      gpus_ ? absl::StrCat(", NCCL ", NcclGroup::LibraryVersion()) : "");
 }
 
 absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addresses) {

@@ -81,6 +81,7 @@ class Trainer : public JobRunner {
   ~Trainer() override;
 
   v1::DatasetFacts dataset() const override;
+  std::string device_kind() const override;
 
   // Runs the evaluation that the plan requires first.
   absl::Status Start(int64_t total_steps, std::vector<std::string> addresses) override;

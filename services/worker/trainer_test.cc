@@ -96,6 +96,26 @@ TEST(TrainerTest, PeakIsTheSumOverTheDevicesInUse) {
   EXPECT_EQ(metrics.Render().find("muster_worker_peak_flops"), std::string::npos);
 }
 
+TEST(TrainerTest, DeviceKindCountsTheDevicesInUse) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log;
+  const auto kind = [&](int devices) {
+    const auto trainer =
+        Trainer::Create({.plan = ps.plan(),
+                         .devices = std::vector<std::string>(devices, "cpu"),
+                         .threads_per_device = 3,
+                         .transport = [&network] { return network.MakeTransport(); },
+                         .log = &log,
+                         .metrics = &worker_metrics});
+    return trainer.ok() ? (*trainer)->device_kind() : trainer.status().ToString();
+  };
+  EXPECT_EQ(kind(1).find("1 device, 3 threads, "), 0) << kind(1);
+  EXPECT_EQ(kind(2), absl::StrCat("2 devices", kind(1).substr(kind(1).find(','))));
+}
+
 // With two devices, one of them may have contributed to the abandoned step.
 TEST(TrainerTest, NextGenerationReusesTheTrainer) {
   const std::string path = testing::TempDir() + "/trainer_test_continue.txt";

@@ -314,6 +314,9 @@ v1::JobReport WorkerJob::Report() const {
   if (state_ == v1::MEMBER_FAILED) *report.mutable_error() = error_;
   if (runner_) {
     *report.mutable_dataset() = runner_->dataset();
+    if (options_.plan->spec().resources().workers().logical() > 0) {
+      report.set_device_kind(runner_->device_kind());
+    }
     report.set_next_step(runner_->next_step());
     report.set_address(runner_->address());
     if (std::optional<v1::ProgramWait> wait = runner_->program_wait()) {

@@ -93,6 +93,26 @@ TEST(WorkerTest, TrainsToTheEndAndKeepsRecordsUntilAcknowledged) {
   driven.AwaitFree();
 }
 
+// The bits of such a job depend on the devices.
+TEST(WorkerTest, OnlyAJobWithLogicalWorkersReportsItsDeviceKind) {
+  for (const int logical : {0, 8}) {
+    InProcessNetwork network;
+    FakePs::Options job = LinearJob(/*workers=*/1);
+    job.spec.mutable_resources()->mutable_workers()->set_logical(logical);
+    FakePs ps(network, job);
+    Driven driven(network, ps.plan());
+    driven.Prepare();
+    const std::string kind = driven.Await(v1::MEMBER_PREPARED).device_kind();
+    if (logical == 0) {
+      EXPECT_EQ(kind, "");
+    } else {
+      EXPECT_THAT(kind, StartsWith("1 device, 1 thread, "));
+    }
+    driven.Release();
+    driven.AwaitFree();
+  }
+}
+
 TEST(WorkerTest, ReportsLinksRarelyFromTheFirstStepOn) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));
