@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "lib/job/data_check.h"
 #include "lib/job/field_checks.h"
@@ -19,6 +20,7 @@
 #include "lib/job/training_check.h"
 #include "lib/job/unknown_fields.h"
 #include "lib/limits/limits.h"
+#include "lib/plan/sum_tree.h"
 
 namespace muster {
 namespace {
@@ -166,6 +168,46 @@ void CheckChunkBytes(const v1::JobSpec& spec, FieldChecks& faults) {
   }
 }
 
+// Warns if the job can lose more of its training than the default of checkpoint.every allows.
+void WarnOfLostSteps(const v1::JobSpec& spec, std::vector<std::string>& warnings) {
+  const v1::CheckpointSpec& checkpoint = spec.checkpoint();
+  const absl::Duration every =
+      checkpoint.has_every() ? SpecDuration(checkpoint.every()) : kCheckpointEveryDefault;
+  const int64_t steps = spec.training().steps();
+  std::string lost;
+  if (every == absl::ZeroDuration() && checkpoint.every_steps() == 0) {
+    lost = "all its steps";
+  } else if (every == absl::ZeroDuration() && steps > 0 &&
+             checkpoint.every_steps() > steps / kPartsOfRun) {
+    lost = absl::StrCat(checkpoint.every_steps(), " of its ", steps, " steps");
+  } else if (every > kCheckpointEveryDefault && checkpoint.every_steps() == 0) {
+    lost = absl::StrCat(absl::FormatDuration(every), " of training");
+  }
+  if (lost.empty()) return;
+  warnings.push_back(absl::StrCat(
+      "checkpoint.every: without a checkpoint in between, the loss of a ps or of ",
+      "the whole cluster costs the job up to ", lost, "; remove the field for a checkpoint every ",
+      absl::FormatDuration(kCheckpointEveryDefault)));
+}
+
+// Warns if the job's largest number of workers is no faster than a smaller one.
+void WarnOfUselessWorkers(const v1::JobSpec& spec, std::vector<std::string>& warnings) {
+  const v1::WorkerCount& workers = spec.resources().workers();
+  const int64_t most = std::max({1, workers.min(), workers.max()});
+  if (workers.logical() == 0 || most == 1) return;
+  const int64_t largest = LargestNode(workers.logical(), most);
+  const std::vector<UsefulWorkers> useful = UsefulWorkersOf(workers.logical());
+  const auto best = std::ranges::find(useful, largest, &UsefulWorkers::largest_node);
+  if (best->workers == most) return;
+  const auto number = [](std::string* text, const UsefulWorkers& each) {
+    absl::StrAppend(text, each.workers);
+  };
+  warnings.push_back(absl::StrCat("resources.workers.max: ", most, " workers are no faster than ",
+                                  best->workers, " with ", workers.logical(),
+                                  " logical workers; useful numbers are ",
+                                  absl::StrJoin(useful, ", ", number)));
+}
+
 }  // namespace
 
 std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec) {
@@ -195,24 +237,10 @@ std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec) {
 }
 
 std::vector<std::string> WarningsOf(const v1::JobSpec& spec) {
-  const v1::CheckpointSpec& checkpoint = spec.checkpoint();
-  const absl::Duration every =
-      checkpoint.has_every() ? SpecDuration(checkpoint.every()) : kCheckpointEveryDefault;
-  const int64_t steps = spec.training().steps();
-  std::string lost;
-  if (every == absl::ZeroDuration() && checkpoint.every_steps() == 0) {
-    lost = "all its steps";
-  } else if (every == absl::ZeroDuration() && steps > 0 &&
-             checkpoint.every_steps() > steps / kPartsOfRun) {
-    lost = absl::StrCat(checkpoint.every_steps(), " of its ", steps, " steps");
-  } else if (every > kCheckpointEveryDefault && checkpoint.every_steps() == 0) {
-    lost = absl::StrCat(absl::FormatDuration(every), " of training");
-  }
-  if (lost.empty()) return {};
-  return {absl::StrCat("checkpoint.every: without a checkpoint in between, the loss of a ps or of ",
-                       "the whole cluster costs the job up to ", lost,
-                       "; remove the field for a checkpoint every ",
-                       absl::FormatDuration(kCheckpointEveryDefault))};
+  std::vector<std::string> warnings;
+  WarnOfUselessWorkers(spec, warnings);
+  WarnOfLostSteps(spec, warnings);
+  return warnings;
 }
 
 }  // namespace muster

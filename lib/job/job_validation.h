@@ -19,7 +19,8 @@ inline constexpr absl::Duration kCheckpointEveryDefault = absl::Minutes(5);
 // arguments (BuildModel does) or data (CheckDataset does).
 std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec);
 
-// Returns warnings about a valid spec: the job can lose more of its training than
+// Returns warnings about a valid spec, in the order of the job file: its largest number of workers
+// is no faster than a smaller one, or it can lose more of its training than
 // kCheckpointEveryDefault. Empty if there are none.
 std::vector<std::string> WarningsOf(const v1::JobSpec& spec);
 

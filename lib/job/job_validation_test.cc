@@ -869,6 +869,32 @@ TEST(JobValidationTest, WarnsOfAJobThatCanLoseMoreThanTheDefaultAllows) {
   EXPECT_THAT(WarningsOf(spec), ::testing::ElementsAre(HasSubstr("up to 1h of training")));
 }
 
+TEST(JobValidationTest, WarnsOfANumberOfWorkersThatIsNoFasterThanASmallerOne) {
+  const auto warnings = [](int min, int max, int logical) {
+    v1::JobSpec spec = GoodSpec();
+    v1::WorkerCount& workers = *spec.mutable_resources()->mutable_workers();
+    workers.set_min(min);
+    workers.set_max(max);
+    workers.set_logical(logical);
+    return WarningsOf(spec);
+  };
+  for (const int most : {1, 2, 4, 8})
+    EXPECT_THAT(warnings(1, most, 8), ::testing::IsEmpty()) << most;
+  EXPECT_THAT(warnings(1, 7, 0), ::testing::IsEmpty());
+  EXPECT_THAT(warnings(1, 7, 8),
+              ::testing::ElementsAre("resources.workers.max: 7 workers are no faster than 4 with 8 "
+                                     "logical workers; useful numbers are 1, 2, 4, 8"));
+  EXPECT_THAT(warnings(3, 0, 8),
+              ::testing::ElementsAre(HasSubstr("3 workers are no faster than 2")));
+
+  v1::JobSpec spec = GoodSpec();
+  spec.mutable_resources()->mutable_workers()->set_min(3);
+  spec.mutable_resources()->mutable_workers()->set_logical(4);
+  spec.mutable_checkpoint()->mutable_every();
+  EXPECT_THAT(WarningsOf(spec),
+              ::testing::ElementsAre(HasSubstr("workers.max"), HasSubstr("checkpoint.every")));
+}
+
 TEST(JobValidationTest, HalfPrecisionGetsALossScale) {
   v1::JobSpec spec = GoodSpec();
   spec.mutable_training()->set_precision(v1::FP16);
