@@ -19,6 +19,7 @@
 #include "lib/status/utf8.h"
 #include "lib/text/byte_size.h"
 #include "lib/text/known_loss.h"
+#include "lib/text/logical_workers.h"
 
 namespace muster::cli {
 namespace {
@@ -334,6 +335,15 @@ std::string EventLine(const v1::JobEvent& event) {
                       event.reason(), event.message().empty() ? "" : "  ", event.message());
 }
 
+// Returns "8, on 3 workers: 4, 2, 2", or "" without logical workers.
+std::string LogicalWorkersText(const v1::Job& job) {
+  const int logical = job.spec().resources().workers().logical(), workers = job.workers_size();
+  if (logical == 0) return "";
+  if (workers == 0 || workers > logical) return absl::StrCat(logical);
+  return absl::StrCat(logical, ", on ", workers, workers == 1 ? " worker: " : " workers: ",
+                      LogicalWorkersOfEach(logical, workers));
+}
+
 std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> events, absl::Time now) {
   const v1::JobProgress& progress = job.progress();
   std::string text;
@@ -354,6 +364,7 @@ std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> event
   AddTimes(job, now, text);
   AddLine(text, "Generation", absl::StrCat(job.generation()));
   AddLine(text, "Workers", absl::StrJoin(job.workers(), ", "));
+  AddLine(text, "Logical workers", LogicalWorkersText(job));
   AddLine(text, "Parameter servers",
           job.spec().sync().mode() == v1::ALLREDUCE ? "none: workers own the parameters (allreduce)"
                                                     : absl::StrJoin(job.ps(), ", "));

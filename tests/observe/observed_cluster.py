@@ -16,7 +16,7 @@ name: lenet
 model: {zoo: {name: lenet, args: {classes: 10}}}
 data: {idx: {images: IMAGES, labels: LABELS, holdout: 0.15}, batch_size: 64}
 training: {steps: 100000, optimizer: {adam: {learning_rate: 1e-3}}, clip: {global_norm: 100}, evaluate_every_steps: 40}
-resources: {workers: {min: 2, max: 2}, ps: 2}
+resources: {workers: {min: 2, max: 2, logical: 2}, ps: 2}
 checkpoint: {every_steps: EVERY, keep_last: 2}
 """
 

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/checkpoint/checkpoint_reader.h"
@@ -445,11 +446,10 @@ class Simulation : public SimulatedWorld {
     if (event.state() == v1::SUSPENDED) halted_.Clear();
     if (event.reason() != "SCHEDULED") return;
     unsigned generation = 0;
-    long first_step = 0;
-    const int found =
-        sscanf(event.message().c_str(), "generation %u on %*d workers and %*d ps, from step %ld",
-               &generation, &first_step);
-    CHECK_EQ(found, 2) << event.message();
+    int64_t first_step = 0;
+    CHECK(sscanf(event.message().c_str(), "generation %u on ", &generation) == 1 &&
+          absl::SimpleAtoi(event.message().substr(event.message().rfind(' ') + 1), &first_step))
+        << event.message();
     const auto held = halted_.OldestVersion(generation - 1);
     if (state_ == v1::RECOVERING && halted_for_ != "MEMBER_LEAVES" && held && first_step < *held) {
       Violated(absl::StrCat("the job goes back to step ", first_step, " though ps hold version ",

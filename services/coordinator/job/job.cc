@@ -11,6 +11,7 @@
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
 #include "lib/text/byte_size.h"
+#include "lib/text/logical_workers.h"
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/job/desired_directive.h"
 #include "services/coordinator/job/job_refusals.h"
@@ -30,6 +31,14 @@ constexpr char kYields[] = "GIVES_WAY";
 
 // Separates the cause of a recovery from what the job waits for, in its message.
 constexpr absl::string_view kWaitsFor = "; waits for ";
+
+// Returns " (8 logical: 4, 2, 2)", or "" for a job without logical workers.
+std::string LogicalWorkers(const v1::Job& job) {
+  const int logical = job.spec().resources().workers().logical();
+  if (logical == 0) return "";
+  return absl::StrCat(" (", logical,
+                      " logical: ", LogicalWorkersOfEach(logical, job.workers_size()), ")");
+}
 
 v1::Directive ReleaseDirective() {
   v1::Directive directive;
@@ -246,12 +255,12 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now, Trai
   ApplyPosition(plan_->first_step(), *record_.mutable_progress());
   non_finite_.Begin();
   failure_detector_.BeginPreparing();
-  Move(
-      v1::PREPARING, "SCHEDULED",
-      absl::StrCat("generation ", plan_->generation(), " on ", record_.workers_size(),
-                   " workers and ", record_.ps_size() == 0 ? "no" : absl::StrCat(record_.ps_size()),
-                   " ps, from step ", plan_->first_step()),
-      now);
+  Move(v1::PREPARING, "SCHEDULED",
+       absl::StrCat("generation ", plan_->generation(), " on ", record_.workers_size(), " workers",
+                    LogicalWorkers(record_), " and ",
+                    record_.ps_size() == 0 ? "no" : absl::StrCat(record_.ps_size()),
+                    " ps, from step ", plan_->first_step()),
+       now);
   NoteWhoIsTriedAgain(now);
   if (const int bare = ShardsWithoutReplica(*plan_); bare > 0) {
     Note("NO_BACKUP",

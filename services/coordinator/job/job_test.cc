@@ -26,6 +26,15 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
+TEST_F(JobTest, TheEventOfAPlanHasTheLogicalWorkersOfEachWorker) {
+  v1::Job record = Record();
+  record.mutable_spec()->mutable_resources()->mutable_workers()->set_logical(3);
+  job_ = Job(record, nullptr, /*term=*/1, now_);
+  Schedule();
+  EXPECT_THAT(job_.record().message(),
+              HasSubstr("generation 1 on 2 workers (3 logical: 2, 1) and 2 ps, from step 0"));
+}
+
 // A job without ps.
 class AllreduceJobTest : public JobTest {
  protected:

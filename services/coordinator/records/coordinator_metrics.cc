@@ -204,6 +204,10 @@ void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record, i
            "1 while something prevents the job from running or from being saved.", job)
       .Set(has_trouble);
   JobGauge("muster_job_workers", "Workers of the job.", job).Set(record.workers_size());
+  if (const int logical = record.spec().resources().workers().logical(); logical > 0) {
+    JobGauge("muster_job_logical_workers", "Shares into which the job cuts every batch.", job)
+        .Set(logical);
+  }
   if (const int64_t every = record.spec().checkpoint().every_steps(); every > 0) {
     JobGauge("muster_job_checkpoint_every_steps", "Steps between two checkpoints of the job.", job)
         .Set(static_cast<double>(every));
