@@ -1,4 +1,5 @@
 // Implements muster members, validate and version.
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "cli/commands/session.h"
 #include "cli/local/job_check.h"
@@ -14,6 +16,7 @@
 #include "lib/job/job_file.h"
 #include "lib/job/job_validation.h"
 #include "lib/job/resource_name.h"
+#include "lib/plan/sum_tree.h"
 #include "lib/status/status.h"
 #include "lib/version/build.h"
 
@@ -107,6 +110,30 @@ absl::StatusOr<Verdict> AskCoordinator(v1::JobSpec spec, const Session& session)
   return verdict;
 }
 
+// Returns a line about the logical workers of a valid job. If the job has none, its number of
+// workers may change and its mode allows logical ones, the line proposes them. Otherwise "".
+std::string LogicalWorkersLine(const v1::JobSpec& spec) {
+  const v1::WorkerCount& workers = spec.resources().workers();
+  const int64_t logical = workers.logical(), batch = spec.data().batch_size();
+  if (logical > 0) {
+    const std::string samples = absl::StrCat(
+        batch / logical,
+        batch % logical == 0 ? std::string() : absl::StrCat(" or ", batch / logical + 1));
+    const auto number = [](std::string* text, const UsefulWorkers& useful) {
+      absl::StrAppend(text, useful.workers);
+    };
+    return absl::StrCat(logical, " logical workers of ", samples,
+                        " samples; useful numbers of workers: ",
+                        absl::StrJoin(UsefulWorkersOf(logical), ", ", number), "\n");
+  }
+  if (workers.max() <= workers.min()) return "";
+  v1::JobSpec with = spec;
+  with.mutable_resources()->mutable_workers()->set_logical(workers.max());
+  if (!ValidateJobSpec(with).empty()) return "";
+  return absl::StrCat("with resources.workers.logical: ", workers.max(),
+                      " the result has the same bits for any number of workers\n");
+}
+
 absl::Status Validate(const ValidateOptions& options, const Session& session) {
   ASSIGN_OR_RETURN(const JobOverrides overrides, ParseOverrides(options.settings));
   ASSIGN_OR_RETURN(const std::string text, ReadJobFile(options.file));
@@ -126,7 +153,8 @@ absl::Status Validate(const ValidateOptions& options, const Session& session) {
   if (session.output() == OutputFormat::kYaml) {
     std::fputs(ToYaml(spec).c_str(), stdout);  // as a job file, not as an API message
   } else {
-    session.Print(spec, absl::StrCat("OK  ", options.file, "\n"), absl::StrCat(spec.name(), "\n"));
+    session.Print(spec, absl::StrCat("OK  ", options.file, "\n", LogicalWorkersLine(spec)),
+                  absl::StrCat(spec.name(), "\n"));
   }
   return absl::OkStatus();
 }

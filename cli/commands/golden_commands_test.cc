@@ -37,6 +37,7 @@
 namespace muster::cli::golden_commands_test {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
@@ -153,6 +154,7 @@ class FakeJobs final : public v1::JobService::Service {
     v1::WatchJobResponse response;
     *response.mutable_job() = Trained();
     response.mutable_job()->set_state(watched_state);
+    if (spec) *response.mutable_job()->mutable_spec() = *spec;
     v1::ListEventsResponse events;
     (void)ListEvents(nullptr, nullptr, &events);
     for (int i = events.events_size(); i-- > 0;) {
@@ -547,6 +549,20 @@ TEST_F(GoldenCommandsTest, Validate) {
   std::ofstream(file) << kJobFile;
   EXPECT_EQ(Run({"validate", file}), absl::StrCat("OK  ", file, "\n"));
   EXPECT_EQ(Run({"validate", file, "-o", "name"}), "line\n");
+  const std::string elastic = "resources.workers={min: 1, max: 4}";
+  EXPECT_EQ(
+      Run({"validate", file, "--set", elastic}),
+      absl::StrCat("OK  ", file, "\nwith resources.workers.logical: 4 the result has the same ",
+                   "bits for any number of workers\n"));
+  EXPECT_EQ(Run({"validate", file, "--set", elastic, "--set", "sync.mode=asp"}),
+            absl::StrCat("OK  ", file, "\n"))
+      << "asp has no logical workers";
+  EXPECT_EQ(Run({"validate", file, "--set", elastic, "--set", "resources.workers.logical=6"}),
+            absl::StrCat("OK  ", file, "\n6 logical workers of 1 or 2 samples; useful numbers of ",
+                         "workers: 1, 2, 4, 6\n"));
+  EXPECT_EQ(Run({"validate", file, "--set", "resources.workers.logical=4"}),
+            absl::StrCat("OK  ", file, "\n4 logical workers of 2 samples; useful numbers of ",
+                         "workers: 1, 2, 4\n"));
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(Run({"validate", file, "--set", "data.batch_size=0"}), "exit 2\n");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("data.batch_size"));
@@ -764,6 +780,13 @@ TEST_F(GoldenCommandsTest, Describe) {
                            "waits for members", "steps 0 to 200"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
+  EXPECT_THAT(text, Not(HasSubstr("Logical workers")));
+}
+
+TEST_F(GoldenCommandsTest, DescribeSaysHowManyLogicalWorkersEachWorkerComputes) {
+  jobs_.spec = Trained().spec();
+  jobs_.spec->mutable_resources()->mutable_workers()->set_logical(8);
+  EXPECT_THAT(Run({"describe", "line-1"}), ContainsRegex("Logical workers +8, on 1 worker: 8\n"));
 }
 
 constexpr char kEvents[] =
