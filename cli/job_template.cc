@@ -46,9 +46,7 @@ constexpr absl::string_view kPairs =
 constexpr absl::string_view kAdam = "adamw: {learning_rate: 1e-3, weight_decay: 0.01}";
 constexpr absl::string_view kSgd =
     "sgd: {learning_rate: 0.05, momentum: 0.9, nesterov: true, weight_decay: 1e-4}";
-constexpr absl::string_view kBf16 =
-    "  precision: bf16               # fp32, tf32, bf16 or fp16\n"
-    "  micro_batch_size: 8           # the most samples that a device computes at once\n";
+constexpr absl::string_view kBf16 = "  precision: bf16               # fp32, tf32, bf16 or fp16\n";
 
 constexpr std::array<Template, 14> kTemplates = {{
     {"linear", "", "  linear: {slope: 3, intercept: -0.5, noise: 0.01, samples: 512}\n",
@@ -127,7 +125,8 @@ std::string JobText(const Sections& sections, const std::string& file) {
       sections.further,
       "  seed: 1                       # decides the initial values\n"
       "\n"
-      "resources: {workers: {min: 1, max: 2}, ps: 1}\n"
+      "# logical: 4 shares of each batch, so the bits are the same on any number of workers\n"
+      "resources: {workers: {min: 1, max: 2, logical: 4}, ps: 1}\n"
       "\n"
       "checkpoint:\n"
       "  every_steps: 500              # the most steps that a lost ps costs\n"

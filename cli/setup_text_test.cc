@@ -39,6 +39,7 @@ TEST(JobTemplateTest, EveryModelHasAJobFileWithoutAFault) {
     const auto spec = ParseJobFile(*text, "job.yaml");
     ASSERT_TRUE(spec.ok()) << spec.status();
     EXPECT_EQ(spec->model().zoo().name(), model);
+    EXPECT_EQ(spec->resources().workers().logical(), 4);
     const auto faults = ValidateJobSpec(*spec);
     EXPECT_THAT(faults, IsEmpty()) << faults[0].field << ": " << faults[0].description;
   }

@@ -24,8 +24,9 @@ constexpr int64_t kFileBytesMax = 1 << 20;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Returns a warning if the memory left is too little for a CPU worker. Plans the largest share of
-// the batch for the maximum number of workers. With fewer workers, the shares are larger.
+// Returns a warning if the memory left is too little for a CPU worker. Plans the samples that it
+// computes at once: those of a logical worker, or of a worker if there are as many as possible. A
+// job without logical workers has larger shares on fewer workers.
 absl::StatusOr<std::string> MemoryWarning(v1::JobSpec spec, const v1::Graph& graph) {
   FillDefaults(spec);
   const v1::TrainingSpec& training = spec.training();
@@ -33,9 +34,9 @@ absl::StatusOr<std::string> MemoryWarning(v1::JobSpec spec, const v1::Graph& gra
       const v1::Graph lowered,
       TrainingGraph(graph, {.precision = training.precision(), .recompute = training.recompute()}));
   ASSIGN_OR_RETURN(const auto device, CreateDevice("cpu", /*threads=*/1));
-  const int64_t workers =
-      std::max<int64_t>(spec.resources().workers().min(), spec.resources().workers().max());
-  const int64_t samples = CeilDiv(spec.data().batch_size(), std::max<int64_t>(workers, 1));
+  const v1::WorkerCount& workers = spec.resources().workers();
+  const int64_t shares = std::max<int64_t>({1, workers.min(), workers.max(), workers.logical()});
+  const int64_t samples = CeilDiv(spec.data().batch_size(), shares);
   const int64_t limit = training.micro_batch_size();
   const int64_t at_once = limit == 0 ? samples : std::min(samples, limit);
   ASSIGN_OR_RETURN(const Executor::MemoryNeed need,
@@ -46,8 +47,11 @@ absl::StatusOr<std::string> MemoryWarning(v1::JobSpec spec, const v1::Graph& gra
   return absl::StrCat("data.batch_size: a worker on the CPU needs ", FormatBytes(bytes), " (",
                       FormatBytes(need.arena_bytes), " of activations for ", at_once,
                       " samples at a time), and this machine has ", FormatBytes(available),
-                      " left. Set training.micro_batch_size or training.recompute, use a smaller "
-                      "batch, or use more workers on other machines");
+                      " left. ",
+                      workers.logical() > 0 ? "Raise resources.workers.logical, set "
+                                            : "Set training.micro_batch_size or ",
+                      "training.recompute, use a smaller batch, or use more workers on other "
+                      "machines");
 }
 
 }  // namespace

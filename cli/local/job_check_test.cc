@@ -131,14 +131,15 @@ TEST(JobCheckTest, AJobWithAnExternalModelIsValid) {
 // Synthetic samples are computed when they are read, so their number costs no memory.
 TEST(JobCheckTest, WarnsIfAWorkerCannotHaveTheMemoryItNeeds) {
   const std::string text = *ReadJobFile("examples/resnet50.yaml");
-  const JobOverrides large_batch = {{"data.synthetic.samples", "1048576"},
-                                    {"data.batch_size", "1048576"},
-                                    {"training.micro_batch_size", "0"},
-                                    {"resources.workers.min", "1"},
-                                    {"resources.workers.max", "2"}};
+  const auto large_batch = [&](const std::string& workers) {
+    return CheckJobFile(text, "resnet50.yaml",
+                        {{"data.synthetic.samples", "1048576"},
+                         {"data.batch_size", "1048576"},
+                         {"resources.workers", workers}});
+  };
 
-  const auto small = CheckJobFile(text, "resnet50.yaml", {{"data.batch_size", "2"}});
-  const auto large = CheckJobFile(text, "resnet50.yaml", large_batch);
+  const auto small = CheckJobFile(text, "resnet50.yaml", {{"data.batch_size", "4"}});
+  const auto large = large_batch("{min: 1, max: 2}"), cut = large_batch("{max: 2, logical: 4}");
 
   ASSERT_TRUE(small.ok()) << small.status();
   EXPECT_EQ(small->memory_warning, "");
@@ -146,6 +147,10 @@ TEST(JobCheckTest, WarnsIfAWorkerCannotHaveTheMemoryItNeeds) {
   EXPECT_THAT(large->memory_warning,
               ContainsRegex("data.batch_size: a worker on the CPU needs [.0-9]+ TiB .* for 524288 "
                             "samples at a time.* left. Set training.micro_batch_size"));
+  ASSERT_TRUE(cut.ok()) << cut.status();
+  EXPECT_THAT(
+      cut->memory_warning,
+      ContainsRegex("for 262144 samples at a time.* left. Raise resources.workers.logical"));
 }
 
 TEST(JobCheckTest, ParsesOverridesIntoFieldAndValue) {
