@@ -642,6 +642,11 @@ TEST(JobValidationTest, AnExternalModelExcludesWhatItsProgramDoes) {
   EXPECT_THAT(ExternalFaultAfter(
                   [](v1::JobSpec& spec) { spec.mutable_training()->set_micro_batch_size(2); }),
               HasSubstr("training.micro_batch_size: not with model.external"));
+  EXPECT_THAT(ExternalFaultAfter([](v1::JobSpec& spec) {
+                spec.mutable_resources()->mutable_workers()->set_logical(4);
+              }),
+              HasSubstr("resources.workers.logical: not with model.external: the program decides "
+                        "how it sums over its samples"));
   EXPECT_THAT(
       ExternalFaultAfter([](v1::JobSpec& spec) { spec.mutable_training()->set_recompute(true); }),
       HasSubstr("training.recompute: not with model.external"));
