@@ -197,6 +197,15 @@ TEST(MusterTest, LocalUpRestartsEndedMembersWithTheirOldFlags) {
   EXPECT_EQ(Muster("local down").exit_code, 0);
 }
 
+TEST(MusterTest, RunRefusesMoreWorkersThanLogicalOnes) {
+  const Outcome run =
+      Muster(absl::StrCat("run examples/linear.yaml --workers 5 --dir ", Folder("run"), " 2>&1"));
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.output,
+              HasSubstr("examples/linear.yaml:19: resources.workers.logical: must be at "
+                        "least max = 5 (is 4)"));
+}
+
 TEST(MusterTest, ChaosKillsMembersAndTheModelIsIdentical) {
   const Outcome chaos = Muster(absl::StrCat(
       "chaos examples/linear.yaml --set resources.workers.min=2 --set training.epochs=500 --roles ",
@@ -205,6 +214,18 @@ TEST(MusterTest, ChaosKillsMembersAndTheModelIsIdentical) {
   EXPECT_EQ(chaos.exit_code, 0) << chaos.output;
   EXPECT_THAT(chaos.output, HasSubstr("\"identical\": true"));
   EXPECT_THAT(chaos.output, HasSubstr("\"member\": \""));
+  EXPECT_THAT(chaos.output, HasSubstr("\"fault\": \"\""));
+}
+
+// A perceptron, because linear regression converges to the same bits whatever the order of its
+// sums.
+TEST(MusterTest, ChaosScalesAnElasticJob) {
+  const Outcome chaos = Muster(absl::StrCat(
+      "chaos examples/mnist_mlp.yaml --set training.steps=3000 --roles scale --kill-every 300ms ",
+      "--for 5s --no-compare -o json --dir ", Folder("scaled")));
+
+  EXPECT_EQ(chaos.exit_code, 0) << chaos.output;
+  EXPECT_THAT(chaos.output, HasSubstr("\"member\": \"scale to 1 worker\""));
   EXPECT_THAT(chaos.output, HasSubstr("\"fault\": \"\""));
 }
 
@@ -222,6 +243,7 @@ TEST(MusterTest, ChaosRefusesRunsThatProveNothing) {
   EXPECT_EQ(Muster("chaos 2>&1").exit_code, 2);
   EXPECT_EQ(Muster("chaos --job linear-1 --compare 2>&1").exit_code, 2);
   EXPECT_EQ(Muster(linear + "--roles ps,king 2>&1").exit_code, 2);
+  EXPECT_EQ(Muster(linear + "--workers 2 --roles scale 2>&1").exit_code, 2);
   EXPECT_EQ(Muster(linear + "--kill-every soon 2>&1").exit_code, 2);
   EXPECT_EQ(Muster(linear + "--signal STOP --stop-for 2m 2>&1").exit_code, 2);
   const Outcome peaceful =

@@ -22,11 +22,12 @@ constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
 
 class ChaosRun {
  public:
-  ChaosRun(LocalCluster* cluster, const ChaosOptions* options)
-      : cluster_(cluster), options_(options), begin_(SteadyNow()) {}
+  ChaosRun(const std::string* job, LocalCluster* cluster, CoordinatorClient* client,
+           const ChaosOptions* options)
+      : job_(job), cluster_(cluster), client_(client), options_(options), begin_(SteadyNow()) {}
 
-  absl::StatusOr<ChaosReport> Run(const std::string& job, CoordinatorClient& client) {
-    std::jthread watcher([&](std::stop_token stop) { Watch(job, client, std::move(stop)); });
+  absl::StatusOr<ChaosReport> Run() {
+    std::jthread watcher([this](std::stop_token stop) { Watch(std::move(stop)); });
     std::optional<Interrupt::Registration> registration;
     if (options_->interrupt != nullptr) {
       registration.emplace(*options_->interrupt, [this] {
@@ -56,15 +57,15 @@ class ChaosRun {
     if (options_->say) options_->say(line);
   }
 
-  void Watch(const std::string& job, CoordinatorClient& client, std::stop_token stop) {
+  void Watch(std::stop_token stop) {
     // No limit on an outage: the run itself kills the coordinator.
     const absl::Status status =
-        client.Watch(job, {.away_max = absl::InfiniteDuration(), .stop = std::move(stop)},
-                     [this](const v1::WatchJobResponse& update) {
-                       absl::MutexLock lock(&mu_);
-                       tracker_.Take(update, Now());
-                       return CoordinatorClient::WatchStep::kContinue;
-                     });
+        client_->Watch(*job_, {.away_max = absl::InfiniteDuration(), .stop = std::move(stop)},
+                       [this](const v1::WatchJobResponse& update) {
+                         absl::MutexLock lock(&mu_);
+                         tracker_.Take(update, Now());
+                         return CoordinatorClient::WatchStep::kContinue;
+                       });
     absl::MutexLock lock(&mu_);
     watched_ = status;
     ended_ = true;
@@ -100,10 +101,10 @@ class ChaosRun {
     const Strike* pending = tracker_.pending();
     if (pending == nullptr || Now() - pending->at <= options_->deadline) return;
     const v1::Job& job = tracker_.job();
-    fault_ = absl::StrCat("no step within ", absl::FormatDuration(options_->deadline), " after ",
-                          pending->member, " was struck at step ", pending->step, "; the job is ",
-                          v1::JobState_Name(job.state()), " at step ", job.progress().step(),
-                          job.message().empty() ? "" : ": ", job.message());
+    fault_ = absl::StrCat("no step within ", absl::FormatDuration(options_->deadline),
+                          " after the strike at step ", pending->step, " (", pending->member,
+                          "); the job is ", v1::JobState_Name(job.state()), " at step ",
+                          job.progress().step(), job.message().empty() ? "" : ": ", job.message());
   }
 
   absl::Status Revive() {
@@ -120,6 +121,10 @@ class ChaosRun {
     RETURN_IF_ERROR(Wait(absl::InfiniteDuration(), [](const RecoveryTracker& tracker) {
       return tracker.job().state() == v1::RUNNING && tracker.job().progress().step() > 0;
     }));
+    {
+      absl::MutexLock lock(&mu_);
+      bounds_ = tracker_.job().spec().resources().workers();
+    }
     const absl::Duration until = Now() + options_->duration;
     for (int strikes = 0; strikes < options_->strikes_max; ++strikes) {
       const ChaosDice::Throw next = dice.Next();
@@ -152,7 +157,59 @@ class ChaosRun {
     return names;
   }
 
+  // Returns a number of workers within the job's first bounds that is not its present maximum, or 0
+  // if there is none.
+  int OtherNumber(uint64_t pick) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::vector<int> numbers;
+    for (int number = bounds_.min(); number <= bounds_.max(); ++number) {
+      if (number != tracker_.job().spec().resources().workers().max()) numbers.push_back(number);
+    }
+    return numbers.empty() ? 0 : numbers[pick % numbers.size()];
+  }
+
+  // Repeats a call until the coordinator answers or the run is over. A job that has ended since is
+  // no error: the watch reports that.
+  absl::Status Ask(absl::FunctionRef<absl::Status()> call) ABSL_LOCKS_EXCLUDED(mu_) {
+    for (;;) {
+      const absl::Status answer = call();
+      if (absl::IsFailedPrecondition(answer)) return absl::OkStatus();
+      if (!absl::IsUnavailable(answer) || IsOver()) return answer;
+      RETURN_IF_ERROR(Wait(kLookEvery, [](const RecoveryTracker&) { return false; }));
+    }
+  }
+
+  // Suspends the job at a checkpoint and resumes it, as `muster scale` does.
+  absl::Status Scale(uint64_t pick) ABSL_LOCKS_EXCLUDED(mu_) {
+    v1::ResumeJobRequest request;
+    {
+      absl::MutexLock lock(&mu_);
+      const v1::Job& job = tracker_.job();
+      const int number = OtherNumber(pick);
+      if (number == 0) return absl::OkStatus();
+      request.set_name(job.name());
+      *request.mutable_resources() = job.spec().resources();
+      request.mutable_resources()->mutable_workers()->set_max(number);
+      const std::string strike =
+          absl::StrCat("scale to ", number, number == 1 ? " worker" : " workers");
+      tracker_.Struck(ChaosRole::kScale, strike, RecoveryTracker::Until::kNextGeneration, Now());
+      Say(absl::StrFormat("%6.1f s  %s at step %d", absl::ToDoubleSeconds(Now()), strike,
+                          job.progress().step()));
+    }
+    RETURN_IF_ERROR(Ask([this] { return client_->SuspendJob(*job_).status(); }));
+    RETURN_IF_ERROR(Wait(absl::InfiniteDuration(), [](const RecoveryTracker& tracker) {
+      return tracker.job().state() == v1::SUSPENDED;
+    }));
+    {
+      absl::MutexLock lock(&mu_);
+      if (interrupted_ || !fault_.empty()) {
+        Say(absl::StrCat(*job_, " may stay suspended; muster resume ", *job_, " continues it"));
+      }
+    }
+    return Ask([&] { return client_->ResumeJob(request).status(); });
+  }
+
   absl::Status StrikeOne(const ChaosDice::Throw& next) {
+    if (next.role == ChaosRole::kScale) return Scale(next.pick);
     const std::vector<std::string> targets = Targets(next.role);
     if (targets.empty()) return absl::OkStatus();
     const std::string& member = targets[next.pick % targets.size()];
@@ -200,7 +257,9 @@ class ChaosRun {
     }
   }
 
+  const std::string* const job_;
   LocalCluster* const cluster_;
+  CoordinatorClient* const client_;
   const ChaosOptions* const options_;
   const absl::Duration begin_;
   std::vector<std::string> other_ends_;
@@ -208,7 +267,8 @@ class ChaosRun {
 
   absl::Mutex mu_;
   RecoveryTracker tracker_ ABSL_GUARDED_BY(mu_);
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // the watch has ended, usually because the job has
+  v1::WorkerCount bounds_ ABSL_GUARDED_BY(mu_);  // of the job when the run began
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;      // the watch has ended, usually because the job has
   bool interrupted_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status watched_ ABSL_GUARDED_BY(mu_);
   std::string fault_ ABSL_GUARDED_BY(mu_);
@@ -218,7 +278,7 @@ class ChaosRun {
 
 absl::StatusOr<ChaosReport> RunChaos(const std::string& job, LocalCluster& cluster,
                                      CoordinatorClient& client, const ChaosOptions& options) {
-  return ChaosRun(&cluster, &options).Run(job, client);
+  return ChaosRun(&job, &cluster, &client, &options).Run();
 }
 
 }  // namespace muster::cli

@@ -1,4 +1,5 @@
-// Kills members of a local cluster while a job trains there, and watches the job recover.
+// Kills members of a local cluster while a job trains there, or changes its number of workers, and
+// watches the job recover.
 #pragma once
 
 #include <signal.h>
@@ -21,6 +22,9 @@ namespace muster::cli {
 
 struct ChaosOptions {
   uint64_t seed = 1;  // decides which members are struck, and when
+  // kScale suspends the job at a checkpoint and resumes it with another number of workers, between
+  // the `min` and the `max` that it has when the run begins. It never strikes a job with one
+  // number.
   std::vector<ChaosRole> roles = {ChaosRole::kPs, ChaosRole::kWorker, ChaosRole::kCoordinator};
   absl::Duration every = absl::Seconds(10);    // mean gap from a recovery to the next strike
   absl::Duration duration = absl::Minutes(5);  // strikes begin within this time of the first step
@@ -47,8 +51,9 @@ struct ChaosReport {
   std::string fault;  // why the run stopped before the job's end, or ""
 };
 
-// Waits until the job runs, then strikes members that serve it, one after the other. Returns when
-// the job has ended, or when a recovery took longer than `deadline`. All members run on return.
+// Waits until the job runs, then strikes it or members that serve it, one after the other. Returns
+// when the job has ended, or when a recovery took longer than `deadline`. All members run on
+// return.
 //
 // Returns CANCELLED on a signal, or an error if a member cannot be restarted or the job cannot be
 // watched.

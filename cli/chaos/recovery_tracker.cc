@@ -13,7 +13,8 @@ namespace {
 constexpr std::pair<ChaosRole, absl::string_view> kRoleNames[] = {
     {ChaosRole::kPs, "ps"},
     {ChaosRole::kWorker, "worker"},
-    {ChaosRole::kCoordinator, "coordinator"}};
+    {ChaosRole::kCoordinator, "coordinator"},
+    {ChaosRole::kScale, "scale"}};
 
 double WeightOf(ChaosRole role) {
   switch (role) {
@@ -22,6 +23,7 @@ double WeightOf(ChaosRole role) {
     case ChaosRole::kWorker:
       return 3;
     case ChaosRole::kCoordinator:
+    case ChaosRole::kScale:
       return 2;
   }
   return 0;
@@ -45,8 +47,8 @@ absl::StatusOr<std::vector<ChaosRole>> ParseChaosRoles(const std::string& text) 
     const auto* known =
         std::ranges::find(kRoleNames, name, [](const auto& entry) { return entry.second; });
     if (known == std::end(kRoleNames)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--roles: unknown '", name, "'; the roles are ps, worker and coordinator"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--roles: unknown '", name, "'; the roles are ps, worker and coordinator, and scale"));
     }
     if (std::ranges::find(roles, known->first) == roles.end()) roles.push_back(known->first);
   }

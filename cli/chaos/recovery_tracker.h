@@ -17,7 +17,8 @@
 
 namespace muster::cli {
 
-enum class ChaosRole { kPs, kWorker, kCoordinator };
+// The target of a strike: a member of this role, or the job's number of workers (kScale).
+enum class ChaosRole { kPs, kWorker, kCoordinator, kScale };
 
 absl::string_view NameOf(ChaosRole role);
 
@@ -27,13 +28,15 @@ absl::StatusOr<std::vector<ChaosRole>> ParseChaosRoles(const std::string& text);
 // Draws the role and the member of each strike. The same seed and roles give the same sequence.
 class ChaosDice {
  public:
-  // Requires: `roles` has no duplicates. The weights are ps 5, worker 3, coordinator 2.
+  // Requires: `roles` has no duplicates. The weights are ps 5, worker 3, coordinator 2, scale 2.
   ChaosDice(uint64_t seed, std::vector<ChaosRole> roles);
 
   struct Throw {
     double gap = 1;  // wait before this strike, in units of ChaosOptions::every: [0.5, 1.5)
     ChaosRole role = ChaosRole::kPs;
-    uint64_t pick = 0;  // index of the member, modulo the number of members of the role
+    // Index of the member, modulo the number of members of the role. For kScale, of the numbers of
+    // workers.
+    uint64_t pick = 0;
   };
   Throw Next();
 
@@ -45,7 +48,7 @@ class ChaosDice {
 
 struct Strike {
   ChaosRole role = ChaosRole::kPs;
-  std::string member;
+  std::string member;                                  // or "scale to 3 workers"
   absl::Duration at;                                   // since the start of the run
   int64_t step = 0;                                    // the last step reported before the strike
   absl::Duration recovery = absl::InfiniteDuration();  // time from the strike to the first new step

@@ -64,8 +64,28 @@ TEST(ChaosDiceTest, HalfOfTheStrikesAreAtPsAndAFifthAtTheCoordinator) {
 TEST(ChaosRolesTest, ParsesTheNamesOfRoles) {
   EXPECT_THAT(*ParseChaosRoles("worker,ps,worker"),
               ElementsAre(ChaosRole::kWorker, ChaosRole::kPs));
+  EXPECT_THAT(*ParseChaosRoles("scale"), ElementsAre(ChaosRole::kScale));
   EXPECT_TRUE(absl::IsInvalidArgument(ParseChaosRoles("ps,master").status()));
   EXPECT_TRUE(absl::IsInvalidArgument(ParseChaosRoles("").status()));
+}
+
+TEST(RecoveryTrackerTest, AScaledJobHasRecoveredAtANewStepAfterItsSuspension) {
+  RecoveryTracker tracker;
+  tracker.Take(Update(1, v1::RUNNING, 100), absl::Seconds(1));
+  tracker.Struck(ChaosRole::kScale, "scale to 1 worker", RecoveryTracker::Until::kNextGeneration,
+                 absl::Seconds(2));
+  tracker.Take(Update(1, v1::RUNNING, 110), absl::Seconds(3));  // up to the checkpoint
+  tracker.Take(Update(1, v1::SUSPENDED, 110), absl::Seconds(4));
+  tracker.Take(Update(1, v1::QUEUED, 110), absl::Seconds(4));
+  tracker.Take(Update(2, v1::PREPARING, 110), absl::Seconds(5));
+  tracker.Take(Update(2, v1::RUNNING, 110), absl::Seconds(6));
+  EXPECT_THAT(tracker.pending(), NotNull());
+  tracker.Take(Update(2, v1::RUNNING, 111), absl::Seconds(7));
+  EXPECT_THAT(tracker.pending(), IsNull());
+  EXPECT_EQ(tracker.strikes()[0].recovery, absl::Seconds(5));
+  EXPECT_THAT(tracker.recoveries(), ::testing::IsEmpty()) << "a suspension is no recovery";
+  const RecoveryFigures figures = FiguresOf(tracker.strikes(), ChaosRole::kScale);
+  EXPECT_EQ(figures.recovered, 1);
 }
 
 TEST(RecoveryTrackerTest, AKilledWorkerHasRecoveredAtANewStepOfTheNextGeneration) {

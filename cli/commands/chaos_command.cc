@@ -1,5 +1,5 @@
-// Implements muster chaos: kills members of a local cluster while a job trains, and reports the
-// cost.
+// Implements muster chaos: kills members of a local cluster or scales a job while it trains, and
+// reports the cost.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -35,7 +35,7 @@ struct ChaosCommand {
   std::string running;  // --job
   bool local = false;
   bool overlap = false;
-  std::string roles = "ps,worker,coordinator";
+  std::string roles;  // "": see RolesFor()
   std::string every = "10s";
   std::string duration = "5m";
   std::string deadline = "60s";
@@ -57,7 +57,6 @@ absl::StatusOr<absl::Duration> ParseSpan(const std::string& option, const std::s
 
 absl::StatusOr<ChaosOptions> OptionsOf(const ChaosCommand& command, const Session& session) {
   ChaosOptions options;
-  ASSIGN_OR_RETURN(options.roles, ParseChaosRoles(command.roles));
   ASSIGN_OR_RETURN(options.every, ParseSpan("--kill-every", command.every));
   ASSIGN_OR_RETURN(options.duration, ParseSpan("--for", command.duration));
   ASSIGN_OR_RETURN(options.deadline, ParseSpan("--deadline", command.deadline));
@@ -74,13 +73,34 @@ absl::StatusOr<ChaosOptions> OptionsOf(const ChaosCommand& command, const Sessio
   return options;
 }
 
+bool IsElastic(const v1::WorkerCount& workers) {
+  return workers.max() > std::max(1, workers.min());
+}
+
+// Returns what to strike: `roles`, or by default every role, and the number of workers if it does
+// not change the result.
+absl::StatusOr<std::vector<ChaosRole>> RolesFor(const std::string& roles,
+                                                const v1::WorkerCount& workers) {
+  const bool scales = IsElastic(workers) && workers.logical() > 0;
+  ASSIGN_OR_RETURN(std::vector<ChaosRole> all,
+                   ParseChaosRoles(!roles.empty() ? roles
+                                   : scales       ? "ps,worker,coordinator,scale"
+                                                  : "ps,worker,coordinator"));
+  if (std::ranges::count(all, ChaosRole::kScale) > 0 && !IsElastic(workers)) {
+    return absl::InvalidArgumentError(
+        "--roles scale: the job has one number of workers; give it resources.workers.max above "
+        "min");
+  }
+  return all;
+}
+
 // Returns whether the job gives the same bits whichever member dies (docs/architecture.md, section
-// 8). That needs a fixed number of workers, resuming from a version that all shards have, and no
-// state that only the lost member had.
+// 8). That needs logical workers or a fixed number of workers, resuming from a version that all
+// shards have, and no state that only the lost member had.
 bool RepeatsToTheBit(const v1::JobSpec& spec) {
   const v1::SyncSpec& sync = spec.sync();
   const v1::WorkerCount& workers = spec.resources().workers();
-  if (workers.max() != 0 && workers.max() != std::max(1, workers.min())) return false;
+  if (IsElastic(workers) && workers.logical() == 0) return false;
   if (sync.mode() == v1::SSP || sync.mode() == v1::ASP || sync.backup_workers() > 0) return false;
   switch (sync.compression().kind()) {  // other codecs feed their error back into later steps
     case v1::COMPRESSION_KIND_UNSPECIFIED:
@@ -142,7 +162,8 @@ std::string FaultOf(const Outcome& outcome) {
 
 // ---------------------------------------------------------------- what is printed
 
-constexpr ChaosRole kAllRoles[] = {ChaosRole::kPs, ChaosRole::kWorker, ChaosRole::kCoordinator};
+constexpr ChaosRole kAllRoles[] = {ChaosRole::kPs, ChaosRole::kWorker, ChaosRole::kCoordinator,
+                                   ChaosRole::kScale};
 
 std::string Seconds(absl::Duration span) {
   return absl::StrFormat("%.2f s", absl::ToDoubleSeconds(span));
@@ -272,11 +293,14 @@ absl::Status RunUndisturbed(CoordinatorClient& client, const v1::JobSpec& spec,
 }
 
 absl::Status RunOn(LocalCluster& cluster, const std::optional<v1::JobSpec>& spec,
-                   const ChaosCommand& command, const ChaosOptions& options, Session& session) {
+                   const ChaosCommand& command, ChaosOptions options, Session& session) {
   CoordinatorClient client(cluster.address());
   Outcome outcome{.seed = options.seed};
   std::string job = command.running;
-  if (spec) {
+  if (!spec) {
+    ASSIGN_OR_RETURN(const v1::Job running, client.GetJob(job));
+    ASSIGN_OR_RETURN(options.roles, RolesFor(command.roles, running.spec().resources().workers()));
+  } else {
     if (command.compare.value_or(RepeatsToTheBit(*spec))) {
       RETURN_IF_ERROR(RunUndisturbed(client, *spec, session, outcome));
     }
@@ -303,13 +327,14 @@ absl::Status RunOn(LocalCluster& cluster, const std::optional<v1::JobSpec>& spec
 }
 
 absl::Status Chaos(const ChaosCommand& command, Session& session) {
-  ASSIGN_OR_RETURN(const ChaosOptions options, OptionsOf(command, session));
+  ASSIGN_OR_RETURN(ChaosOptions options, OptionsOf(command, session));
   if (command.running.empty() == command.job.file.empty()) {
     return absl::InvalidArgumentError("give either FILE, or --job with a job of the local cluster");
   }
   std::optional<v1::JobSpec> spec;
   if (!command.job.file.empty()) {
     ASSIGN_OR_RETURN(spec, ReadJob(command.job));
+    ASSIGN_OR_RETURN(options.roles, RolesFor(command.roles, spec->resources().workers()));
   } else if (command.compare.value_or(false)) {
     return absl::InvalidArgumentError("--compare runs the job twice: it needs FILE, not --job");
   }
@@ -342,7 +367,7 @@ void AddChaosCommand(Command program, Session& session) {
   chaos.AddOption("--workers", command->job.workers, "Workers; default: the job's maximum")
       .Within(1, 64);
   chaos.AddOption("--devices", command->job.devices, "Devices of each worker: cpu, cuda:0");
-  chaos.AddOption("--roles", command->roles, "Roles to kill; default: ps,worker,coordinator");
+  chaos.AddOption("--roles", command->roles, "ps,worker,coordinator,scale; default: all that fit");
   chaos.AddOption("--kill-every", command->every, "Mean time after a recovery; default: 10s");
   chaos.AddFlag("--overlap", command->overlap, "Also strike during recoveries");
   chaos.AddOption("--for", command->duration, "How long to strike; default: 5m");
