@@ -44,6 +44,14 @@ class LocalClusterTest(unittest.TestCase):
         self.assertEqual(self.client.jobs.get(self.linear.id), self.linear)
         self.assertEqual(self.linear.proto.spec.data.batch_size, 64)
 
+    def test_a_program_has_no_logical_workers(self):
+        program = {**LONG, "model": {"external": {"path": "/data/model.safetensors"}}, "data": {"external": {}, "batch_size": 8}}
+        with self.assertRaises(errors.InvalidSpecError) as refused:
+            self.client.jobs.submit(program, overrides={"resources.workers": {"max": 2, "logical": 4}})
+        self.assertIn(
+            ("resources.workers.logical", "not with model.external: the program decides how it sums over its samples; remove it"),
+            [(fault.field, fault.message) for fault in refused.exception.faults])
+
     def test_metrics_are_arrays(self):
         metrics = self.client.metrics(self.linear)
         self.assertEqual(set(metrics), {"loss", "gradient_norm", "learning_rate", "samples_per_second"})

@@ -129,6 +129,11 @@ class DictTest(unittest.TestCase):
             "model.zoo.args.layers": "must be a fini", "model.zoo.args.what": "expects a numb", "checkpoint": "expects a map ",
             "resources.ps": "must be at lea", "active_deadline": "expects a time"})
 
+    def test_no_logical_workers_may_be_said_and_no_workers_may_not(self):
+        workers = {"min": 1, "max": 2, "logical": 0}
+        self.assertEqual(read({"resources": {"workers": workers}}), {"resources": {"workers": {"min": 1, "max": 2}}})
+        self.assertEqual([fault.field for fault in faults({"resources": {"workers": {**workers, "min": 0}}})], ["resources.workers.min"])
+
     def test_values_that_a_message_cannot_hold_are_faults(self):
         for job, field in (({"name": "\ud800"}, "name"), ({"labels": {"a": "\ud800"}}, "labels.a"), ("name: '\ud800'\n", ""),
                            ({"model": {"zoo": {"args": {"a": "\ud800"}}}}, "model.zoo.args.a"),
