@@ -448,7 +448,8 @@ TEST(LocalCommandTest, DownSavesTheJobThatRunsAndUpGoesOnFromThere) {
   while (!absl::StrContains(events.out, "generation 2 on") && absl::Now() < end) {
     events = Muster("events char-gpt-1", on_it(again));
   }
-  EXPECT_EQ(StepAfter(events.out, "generation 2 on 1 workers and 1 ps, from step "), saved)
+  EXPECT_EQ(StepAfter(events.out, "generation 2 on 1 workers (4 logical: 4) and 1 ps, from step "),
+            saved)
       << events.out << events.err;
   EXPECT_EQ(Muster("local down --dir " + dir).exit_code, 0);
 }
