@@ -219,13 +219,14 @@ TEST(MusterTest, ChaosKillsMembersAndTheModelIsIdentical) {
 
 // A perceptron, because linear regression converges to the same bits whatever the order of its
 // sums.
-TEST(MusterTest, ChaosScalesAnElasticJob) {
+TEST(MusterTest, ChaosScalesAnElasticJobAndTheModelIsIdentical) {
   const Outcome chaos = Muster(absl::StrCat(
       "chaos examples/mnist_mlp.yaml --set training.steps=3000 --roles scale --kill-every 300ms ",
-      "--for 5s --no-compare -o json --dir ", Folder("scaled")));
+      "--for 5s -o json --dir ", Folder("scaled")));
 
   EXPECT_EQ(chaos.exit_code, 0) << chaos.output;
   EXPECT_THAT(chaos.output, HasSubstr("\"member\": \"scale to 1 worker\""));
+  EXPECT_THAT(chaos.output, HasSubstr("\"identical\": true"));
   EXPECT_THAT(chaos.output, HasSubstr("\"fault\": \"\""));
 }
 
