@@ -7,12 +7,13 @@
 #   fuzz             every libFuzzer target for FUZZ_SECONDS (600); FUZZERS: only these
 #   disk             DISK_FAULTS (20,000) calls to the disk that fail, POWER_CUTS (20,000) of the power
 #   long             whole-system tests with TEST_LENGTH (3) times the steps and epochs of CI
-#   chaos            CHAOS_STRIKES (1,000) members killed, CHAOS_STOPS (100) stopped beyond their lease
+#   chaos            CHAOS_STRIKES (1,000) members killed, CHAOS_STOPS (100) stopped beyond their lease, and LOGICAL_SCHEDULES (50) of
+#                    deaths and scaling of jobs with logical workers
 #   simulation       SEEDS (100,000) fleets in simulated time
 #   hostile          HOSTILE_TIME (10m) of floods, SIEGE_STEPS (50,000), STRANGERS (100,000), REQUESTS (100,000)
 #   soak             SOAK_MINUTES (60), one member killed every SOAK_KILL_SECONDS (60)
 #   page             the status page in a headless Chromium; skipped where there is none (Debian: chromium-headless-shell, or chromium)
-# The seeds CHAOS_SEED, POWER_SEED, SOAK_SEED and FIRST_SEED are made from the number NIGHT (by default today's date: two digits
+# The seeds CHAOS_SEED, LOGICAL_SEED, POWER_SEED, SOAK_SEED and FIRST_SEED are made from the number NIGHT (by default today's date: two digits
 # of the year and the day of the year). NIGHT=26331 repeats that night.
 # `--dry-run` prints the commands. BAZEL_FLAGS go to bazel ("--config=nocuda --jobs=2"), BAZEL_STARTUP before its command.
 set -uo pipefail
@@ -93,6 +94,7 @@ lane() {
       sized CHAOS_STRIKES=1000 CHAOS_SEED="$night" -- --test_filter='*Killed*' //tests/chaos:chaos_test || status=1
       CHAOS_STRIKES=${CHAOS_STOPS-100} sized CHAOS_STRIKES= CHAOS_SEED="$night" -- --test_filter='*StandsStill*' //tests/chaos:chaos_test || status=1
       CHAOS_STRIKES=12 sized CHAOS_STRIKES= CHAOS_SEED="$night" -- --test_filter='*EveryCheckpoint*' //tests/chaos:chaos_test || status=1
+      sized LOGICAL_SCHEDULES=50 LOGICAL_SEED="$night" -- --test_filter='*Random*' //tests:logical_workers_test || status=1
       return $status ;;
     simulation) sized SEEDS=100000 FIRST_SEED=$((night * 100000)) -- //tests/sim:fleet_simulation_test ;;
     hostile)
