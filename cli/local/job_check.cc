@@ -1,6 +1,7 @@
 #include "cli/local/job_check.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,8 @@
 #include "lib/engine/backends/backends.h"
 #include "lib/graph/lowering/lowering.h"
 #include "lib/job/job_validation.h"
+#include "lib/plan/parameter_table.h"
+#include "lib/plan/sum_tree.h"
 #include "lib/status/status.h"
 #include "lib/text/byte_size.h"
 
@@ -41,7 +44,16 @@ absl::StatusOr<std::string> MemoryWarning(v1::JobSpec spec, const v1::Graph& gra
   const int64_t at_once = limit == 0 ? samples : std::min(samples, limit);
   ASSIGN_OR_RETURN(const Executor::MemoryNeed need,
                    MemoryNeedOf(lowered, {.batch = at_once, .device = device.get()}));
-  const int64_t bytes = need.arena_bytes + need.parameter_bytes;
+  // A worker adds up the most logical workers if the job has the fewest workers. Their sums take
+  // floor(log2) gradients.
+  const int64_t least = std::max(1, workers.min());
+  const int64_t leaves = workers.logical() > 0 ? LargestNode(workers.logical(), least) : 1;
+  int64_t sum_bytes = 0;
+  for (const v1::Parameter& parameter : graph.parameters()) {
+    sum_bytes += ElementCount(parameter) * static_cast<int64_t>(sizeof(float));
+  }
+  sum_bytes *= std::bit_width(static_cast<uint64_t>(leaves)) - 1;
+  const int64_t bytes = need.arena_bytes + need.parameter_bytes + sum_bytes;
   const int64_t available = device->available_bytes();
   if (bytes <= available) return "";
   return absl::StrCat("data.batch_size: a worker on the CPU needs ", FormatBytes(bytes), " (",

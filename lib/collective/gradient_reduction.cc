@@ -79,7 +79,8 @@ absl::Status GradientReduction::Contribute(int device, int parameter, int64_t st
   // The mailbox has room for every bucket, and a bucket leaves it before it can be full again. If a
   // post were lost, the lanes would sum different buckets.
   CHECK(lanes_[device]->full.TryPost({bucket, step}))
-      << "device " << device << " is too far ahead with bucket " << bucket << " of step " << step;
+      << "device " << device << " is too far ahead with bucket " << bucket << " of "
+      << NameOf(step);
   return absl::OkStatus();
 }
 
@@ -102,11 +103,18 @@ absl::Status GradientReduction::AwaitAnnounced(int64_t step) {
     return under_way_[step & 1].load() == 0 || !aborted_.ok();
   };
   if (AwaitFor(&mu_, absl::Condition(&settled), options_.announce_timeout)) return aborted_;
-  return WithReason(
-      absl::DeadlineExceededError(absl::StrCat(
-          "the gradients of step ", step, " were not summed among the devices of this process in ",
-          absl::FormatDuration(options_.announce_timeout), ": ", NamesOfReducing())),
-      "COLLECTIVE_TIMEOUT");
+  return WithReason(absl::DeadlineExceededError(absl::StrCat(
+                        "the gradients of ", NameOf(step),
+                        " were not summed among the devices of this process in ",
+                        absl::FormatDuration(options_.announce_timeout), ": ", NamesOfReducing())),
+                    "COLLECTIVE_TIMEOUT");
+}
+
+// Returns "step 7", or "step 7 (share 2 of 4)".
+std::string GradientReduction::NameOf(int64_t round) const {
+  const int64_t rounds = options_.rounds_per_step;
+  if (rounds == 1) return absl::StrCat("step ", round);
+  return absl::StrCat("step ", round / rounds, " (share ", round % rounds + 1, " of ", rounds, ")");
 }
 
 std::string GradientReduction::NamesOfReducing() const {

@@ -53,6 +53,9 @@ class GradientReduction {
     // reduction.
     absl::AnyInvocable<absl::Status(int piece, int64_t step)> reduced;
     absl::Duration announce_timeout = limits::kReductionWaitMax;
+    // A device may contribute each gradient several times in a step (logical workers). Then the
+    // steps below are rounds: step * rounds_per_step + 0, 1, ...
+    int64_t rounds_per_step = 1;
   };
   explicit GradientReduction(Options options);
   ~GradientReduction();  // aborts reductions in progress
@@ -95,6 +98,7 @@ class GradientReduction {
 
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
   void ReduceBuckets(int device);
+  std::string NameOf(int64_t round) const;
   std::string NamesOfReducing() const;
   absl::Status Reduce(int device, const FullBucket& full);
   absl::Status Announce(int64_t begin, int64_t end, int64_t step);

@@ -304,6 +304,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Continue(std::unique_ptr<Train
     return trainer;
   }
   before->reduction_.reset();  // it uses the exchange, so it must be destroyed first
+  before->leaf_sums_.reset();
   before->exchange_.reset();
   before->slots_.clear();
   before->pipeline_.reset();
@@ -385,7 +386,8 @@ int64_t Trainer::LastRoundOf(int64_t step) const {
 
 absl::Status Trainer::MakeReduction() {
   const v1::JobPlan& plan = *options_.plan;
-  GradientReduction::Options reduction{.layout = layout_};
+  const SumNode node = NodeOf(options_);
+  GradientReduction::Options reduction{.layout = layout_, .rounds_per_step = node.leaves};
   for (const v1::Parameter& parameter : plan.graph().parameters()) {
     reduction.frozen.push_back(TreatmentOf(plan.spec().training(), parameter).frozen);
   }
@@ -398,7 +400,6 @@ absl::Status Trainer::MakeReduction() {
     chunks.push_back(id);
   }
   leaf_sums_.reset();
-  const SumNode node = NodeOf(options_);
   if (node.leaves > 1) {
     ASSIGN_OR_RETURN(leaf_sums_,
                      LeafSums::Create(lanes_[0]->device(), node, lanes_[0]->gradients().base(),

@@ -106,7 +106,7 @@ std::string LackOf(const RecoveringJob& job) {
       "members: it has ", workers, workers == 1 ? " worker" : " workers", " and needs ",
       job.workers_min, ", it has ", CountPresent(job.ps), " of its ", job.ps.size(), " ps");
   if (const size_t others = job.of_other_kind.size(); others > 0) {
-    absl::StrAppend(&lack, "; ", others, " free ", others == 1 ? "worker is" : "workers are",
+    absl::StrAppend(&lack, "; ", others, others == 1 ? " worker is" : " workers are",
                     " of another device kind");
   }
   return lack;
@@ -441,8 +441,9 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
     if (has_excluded(rank)) job.excluded.insert(std::exchange(rank, ""));
   }
   if (CountPresent(job.workers) > 0) {
-    for (const std::string& name : job.excluded) {
-      if (entry.job.warm_up().IsOfOtherKind(name)) job.of_other_kind.insert(name);
+    for (const auto& [name, member] : members) {
+      const bool is_other = member.attached && entry.job.warm_up().IsOfOtherKind(name);
+      if (is_other) job.of_other_kind.insert(name);
     }
   }
   // A job that yields workers leaves its last ranks out. Other recoveries keep every rank.

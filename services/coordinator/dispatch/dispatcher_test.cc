@@ -968,30 +968,36 @@ TEST_F(DispatcherTest, AJobWaitsForAWorkerOfItsDeviceKindWhileOthersStart) {
     entry.job.MemberLost("w-1", "crashed", now_);
     transaction.Commit(entry);
   }
-  attached_.push_back(Attach("w-2"));
   for (const char* name : {"w-0", "p-0"}) Tell(job, name, v1::MEMBER_HALTED);
-  Dispatch();
-  ASSERT_THAT(View(job).workers(), ElementsAre("w-0", "w-2"));
-  Tell(job, "p-0", v1::MEMBER_PREPARED);
-  tell("w-0", "7 threads");
-  tell("w-2", "4 threads");
-  EXPECT_EQ(View(job).state(), v1::RECOVERING) << View(job).message();
-  EXPECT_EQ(View(job).reason(), "DEVICE_KINDS_DIFFER");
-  for (const char* name : {"w-0", "p-0"}) Tell(job, name, v1::MEMBER_HALTED);
+  for (const char* other : {"w-2", "w-4"}) {
+    attached_.push_back(Attach(other));
+    now_ += absl::Minutes(1);
+    Dispatch();
+    ASSERT_THAT(View(job).workers(), ElementsAre("w-0", other));
+    Tell(job, "p-0", v1::MEMBER_PREPARED);
+    tell("w-0", "7 threads");
+    tell(other, "4 threads");
+    EXPECT_EQ(View(job).state(), v1::RECOVERING) << View(job).message();
+    EXPECT_EQ(View(job).reason(), "DEVICE_KINDS_DIFFER");
+    for (const char* name : {"w-0", "p-0"}) Tell(job, name, v1::MEMBER_HALTED);
+  }
   for (int i = 0; i < 5; ++i) {
     now_ += absl::Minutes(1);
     Dispatch();
   }
   EXPECT_EQ(View(job).state(), v1::RECOVERING) << "it does not try w-2 again";
   EXPECT_EQ(View(job).reason(), "WAITS_FOR_MEMBERS");
-  EXPECT_THAT(View(job).message(),
-              HasSubstr("it has 1 worker and needs 2, it has 1 of its 1 ps; 1 free worker is of "
-                        "another device kind"));
+  EXPECT_THAT(
+      View(job).message(),
+      HasSubstr("it has 1 worker and needs 2, it has 1 of its 1 ps; 2 workers are of another "
+                "device kind"));
   EXPECT_EQ(View(job).recovery().in_row(), 1);
 
-  const uint64_t other = AddJob();
-  Dispatch();
-  EXPECT_THAT(View(other).workers(), ElementsAre("w-2")) << "nothing is reserved";
+  for (const char* other : {"w-2", "w-4"}) {
+    const uint64_t started = AddJob();
+    Dispatch();
+    EXPECT_THAT(View(started).workers(), ElementsAre(other)) << "nothing is reserved";
+  }
   attached_.push_back(Attach("w-3"));
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();

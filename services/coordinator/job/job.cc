@@ -1095,7 +1095,8 @@ void Job::RefuseOtherKinds(const KindsOfWorkers& kinds, absl::Time now) {
   const bool has_trained = !record_.device_kind().empty();
   for (const std::string& name : kinds.others) {
     const std::string difference = DifferenceOfKinds(
-        name, members_.at(name).device_kind, has_trained ? "the job" : kinds.first, kinds.kind);
+        name, members_.at(name).device_kind,
+        kinds.kind == record_.device_kind() ? "the job" : kinds.first, kinds.kind);
     if (!has_trained) {
       return Fail(kDeviceKindsDiffer,
                   absl::StrCat(difference,
@@ -1113,8 +1114,9 @@ void Job::TakeKind(const std::string& kind, absl::Time now) {
   if (kind.empty() || kind == former) return;
   record_.set_device_kind(kind);
   if (former.empty()) return;
+  warm_up_.ReadmitOtherKinds();
   Note("DEVICE_KIND_CHANGED",
-       absl::StrCat("no worker of the former kind is left: the job computes with ",
+       absl::StrCat("none of its workers is of the former kind: the job computes with ",
                     WordsNotIn(kind, former), " from now on, not with ", WordsNotIn(former, kind),
                     "; later bits may differ from those of a run without this change"),
        now);

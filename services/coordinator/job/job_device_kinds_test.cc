@@ -135,6 +135,14 @@ TEST_F(JobDeviceKindsTest, ASubstituteOfAnotherKindCostsNoRecovery) {
 
 TEST_F(JobDeviceKindsTest, AJobGoesOnWithAnotherKindIfNoWorkerOfItsOwnIsLeft) {
   RunWith(kOld);
+  job_.BeginWarmUp(*job_.plan(), {"w-2"}, now_);
+  v1::JobPlan warm_up;
+  ASSERT_TRUE(warm_up.ParseFromString(*job_.warm_up().plan()));
+  v1::JobReport report = Say(v1::MEMBER_PREPARED);
+  report.set_rehearsal(warm_up.rehearsal());
+  report.set_device_kind(kNew);
+  job_.Report("w-2", &report, now_);
+  ASSERT_TRUE(job_.warm_up().IsOfOtherKind("w-2"));
   ASSERT_TRUE(job_.Suspend(now_).ok());
   for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 0);
   Report("p-0", v1::MEMBER_RUNNING);
@@ -145,10 +153,12 @@ TEST_F(JobDeviceKindsTest, AJobGoesOnWithAnotherKindIfNoWorkerOfItsOwnIsLeft) {
   PrepareAll(kNew, kNew);
   EXPECT_EQ(job_.state(), v1::RUNNING) << job_.record().message();
   EXPECT_EQ(job_.record().device_kind(), kNew);
-  EXPECT_EQ(MessageOf("DEVICE_KIND_CHANGED"),
-            "no worker of the former kind is left: the job computes with 4 threads, avx2 from now "
-            "on, not with 7 threads, avx512; later bits may differ from those of a run without "
-            "this change");
+  EXPECT_FALSE(job_.warm_up().IsOfOtherKind("w-2")) << "it has the job's kind now";
+  EXPECT_EQ(
+      MessageOf("DEVICE_KIND_CHANGED"),
+      "none of its workers is of the former kind: the job computes with 4 threads, avx2 from now "
+      "on, not with 7 threads, avx512; later bits may differ from those of a run without "
+      "this change");
 }
 
 TEST_F(JobDeviceKindsTest, AResumedJobPrefersTheKindThatItTrainedWith) {

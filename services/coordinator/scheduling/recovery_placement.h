@@ -27,8 +27,8 @@ struct RecoveringJob {
   // job takes as many of them as workers_min needs.
   absl::btree_set<std::string> excluded = {};
   bool tries_excluded = true;
-  // Those of `excluded` that the job does not try, because they cannot compute with the workers
-  // that it has: their device kind is another one.
+  // Attached workers, free or not, that the job does not try, because they cannot compute with the
+  // workers that it has: their device kind is another one.
   absl::btree_set<std::string> of_other_kind = {};
   std::vector<std::string> ps;  // in plan order
   // The shards continue in place, so no other ps can replace one of `ps`.

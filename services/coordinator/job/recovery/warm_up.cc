@@ -89,6 +89,10 @@ bool WarmUp::IsOfOtherKind(const std::string& member) const {
   return exclusion != exclusions_.end() && exclusion->second.is_of_other_kind;
 }
 
+void WarmUp::ReadmitOtherKinds() {
+  absl::erase_if(exclusions_, [](const auto& entry) { return entry.second.is_of_other_kind; });
+}
+
 void WarmUp::ReadmitInTime(absl::Time now) {
   absl::erase_if(exclusions_, [now](const auto& entry) { return entry.second.until <= now; });
 }

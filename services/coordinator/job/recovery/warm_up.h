@@ -71,6 +71,8 @@ class WarmUp {
   // tries such a worker only if the job has no worker left.
   void ExcludeForKind(const std::string& member, const std::string& why);
   bool IsOfOtherKind(const std::string& member) const;
+  // Call when the kind of the job has changed: readmits all members that were excluded for it.
+  void ReadmitOtherKinds();
   // Removes a member that is lost or leaving from the warm-up.
   void Remove(const std::string& member) { members_.erase(member); }
   // Excludes one member without progress for kStallMax and returns its name. "" if none.
