@@ -202,10 +202,11 @@ void WarnOfUselessWorkers(const v1::JobSpec& spec, std::vector<std::string>& war
   const auto number = [](std::string* text, const UsefulWorkers& each) {
     absl::StrAppend(text, each.workers);
   };
-  warnings.push_back(absl::StrCat("resources.workers.max: ", most, " workers are no faster than ",
-                                  best->workers, " with ", workers.logical(),
-                                  " logical workers; useful numbers are ",
-                                  absl::StrJoin(useful, ", ", number)));
+  warnings.push_back(
+      absl::StrCat("resources.workers.max: ", most, " workers are no faster than ", best->workers,
+                   " with ", workers.logical(), " logical workers; useful numbers are ",
+                   absl::StrJoin(useful, ", ", number), "; set ",
+                   workers.min() > best->workers ? "min and max" : "max", " to ", best->workers));
 }
 
 }  // namespace

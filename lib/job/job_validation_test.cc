@@ -381,7 +381,8 @@ TEST(JobValidationTest, LogicalWorkersRefuseWhatDependsOnTheNumberOfWorkers) {
   for (const int number : {0, 4, 6, 8}) EXPECT_EQ(logical(number), "") << number;
   EXPECT_EQ(logical(3),
             "resources.workers.logical: must be at least max = 4 (is 3): every worker computes at "
-            "least one share of the batch");
+            "least one share of the batch; use fewer workers, or submit the job with a larger "
+            "logical");
   EXPECT_EQ(logical(9),
             "resources.workers.logical: must be at most data.batch_size = 8 (is 9): every share "
             "needs a sample");
@@ -399,8 +400,10 @@ TEST(JobValidationTest, LogicalWorkersRefuseWhatDependsOnTheNumberOfWorkers) {
             "resources.workers.logical: only with sync.mode bsp (is local_sgd): the update depends "
             "on the number of workers; remove it");
   EXPECT_THAT(in_mode(v1::ALLREDUCE), HasSubstr("not with sync.mode allreduce: the order of its"));
-  EXPECT_THAT(fault([](v1::JobSpec& spec) { spec.mutable_sync()->set_backup_workers(1); }),
-              HasSubstr("not with sync.backup_workers (is 1)"));
+  EXPECT_THAT(
+      fault([](v1::JobSpec& spec) { spec.mutable_sync()->set_backup_workers(1); }),
+      HasSubstr("not with sync.backup_workers (is 1): timing decides which gradients a step has; "
+                "remove one of them"));
   const auto compressed = [&](v1::CompressionKind kind) {
     return fault(
         [=](v1::JobSpec& spec) { spec.mutable_sync()->mutable_compression()->set_kind(kind); });
@@ -413,7 +416,8 @@ TEST(JobValidationTest, LogicalWorkersRefuseWhatDependsOnTheNumberOfWorkers) {
     return fault([=](v1::JobSpec& spec) { spec.mutable_training()->set_deterministic(is_set); });
   };
   EXPECT_EQ(deterministic(true), "");
-  EXPECT_THAT(deterministic(false), HasSubstr("needs training.deterministic, which is false"));
+  EXPECT_THAT(deterministic(false),
+              HasSubstr("needs training.deterministic, which is false; remove that line"));
 }
 
 TEST(JobValidationTest, EveryModeHasAGoodSpec) {
@@ -886,11 +890,14 @@ TEST(JobValidationTest, WarnsOfANumberOfWorkersThatIsNoFasterThanASmallerOne) {
   for (const int most : {1, 2, 4, 8})
     EXPECT_THAT(warnings(1, most, 8), ::testing::IsEmpty()) << most;
   EXPECT_THAT(warnings(1, 7, 0), ::testing::IsEmpty());
-  EXPECT_THAT(warnings(1, 7, 8),
-              ::testing::ElementsAre("resources.workers.max: 7 workers are no faster than 4 with 8 "
-                                     "logical workers; useful numbers are 1, 2, 4, 8"));
+  EXPECT_THAT(
+      warnings(1, 7, 8),
+      ::testing::ElementsAre("resources.workers.max: 7 workers are no faster than 4 with 8 "
+                             "logical workers; useful numbers are 1, 2, 4, 8; set max to 4"));
   EXPECT_THAT(warnings(3, 0, 8),
-              ::testing::ElementsAre(HasSubstr("3 workers are no faster than 2")));
+              ::testing::ElementsAre(
+                  "resources.workers.max: 3 workers are no faster than 2 with 8 "
+                  "logical workers; useful numbers are 1, 2, 4, 8; set min and max to 2"));
 
   v1::JobSpec spec = GoodSpec();
   spec.mutable_resources()->mutable_workers()->set_min(3);

@@ -168,7 +168,9 @@ void CheckLogicalWorkers(const v1::JobSpec& spec, FieldChecks& faults) {
   const int64_t most = std::max(workers.min(), workers.max());
   if (logical < most) {
     add("must be at least ", workers.max() >= workers.min() ? "max" : "min", " = ", most, " (is ",
-        logical, "): every worker computes at least one share of the batch");
+        logical,
+        "): every worker computes at least one share of the batch; use fewer workers, or "
+        "submit the job with a larger logical");
   }
   const int64_t batch = spec.data().batch_size();
   if (batch > 0 && logical > batch) {
@@ -184,7 +186,7 @@ void CheckLogicalWorkers(const v1::JobSpec& spec, FieldChecks& faults) {
         "): the update depends on the number of workers; remove it");
   } else if (sync.backup_workers() > 0) {
     add("not with sync.backup_workers (is ", sync.backup_workers(),
-        "): timing decides which gradients a step has");
+        "): timing decides which gradients a step has; remove one of them");
   }
   const v1::CompressionKind kind = sync.compression().kind();
   if (kind > v1::COMPRESSION_NONE) {
@@ -200,7 +202,7 @@ void CheckLogicalWorkers(const v1::JobSpec& spec, FieldChecks& faults) {
         "): a share is computed at once; for less memory give more shares");
   }
   if (spec.training().has_deterministic() && !spec.training().deterministic()) {
-    add("needs training.deterministic, which is false");
+    add("needs training.deterministic, which is false; remove that line");
   }
 }
 
