@@ -244,7 +244,9 @@ TEST(MusterTest, ChaosRefusesRunsThatProveNothing) {
   EXPECT_EQ(Muster("chaos 2>&1").exit_code, 2);
   EXPECT_EQ(Muster("chaos --job linear-1 --compare 2>&1").exit_code, 2);
   EXPECT_EQ(Muster(linear + "--roles ps,king 2>&1").exit_code, 2);
-  EXPECT_EQ(Muster(linear + "--workers 2 --roles scale 2>&1").exit_code, 2);
+  const Outcome fixed = Muster(linear + "--workers 2 --roles scale 2>&1");
+  EXPECT_EQ(fixed.exit_code, 2);
+  EXPECT_THAT(fixed.output, HasSubstr("remove --workers, or give resources.workers.max above min"));
   EXPECT_EQ(Muster(linear + "--kill-every soon 2>&1").exit_code, 2);
   EXPECT_EQ(Muster(linear + "--signal STOP --stop-for 2m 2>&1").exit_code, 2);
   const Outcome peaceful =

@@ -48,7 +48,7 @@ absl::StatusOr<std::vector<ChaosRole>> ParseChaosRoles(const std::string& text) 
         std::ranges::find(kRoleNames, name, [](const auto& entry) { return entry.second; });
     if (known == std::end(kRoleNames)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--roles: unknown '", name, "'; the roles are ps, worker and coordinator, and scale"));
+          "--roles: unknown '", name, "'; the roles are ps, worker, coordinator and scale"));
     }
     if (std::ranges::find(roles, known->first) == roles.end()) roles.push_back(known->first);
   }

@@ -9,6 +9,7 @@ namespace muster::cli::recovery_tracker_test {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsNull;
 using ::testing::NotNull;
 using ::testing::Pair;
@@ -65,7 +66,10 @@ TEST(ChaosRolesTest, ParsesTheNamesOfRoles) {
   EXPECT_THAT(*ParseChaosRoles("worker,ps,worker"),
               ElementsAre(ChaosRole::kWorker, ChaosRole::kPs));
   EXPECT_THAT(*ParseChaosRoles("scale"), ElementsAre(ChaosRole::kScale));
-  EXPECT_TRUE(absl::IsInvalidArgument(ParseChaosRoles("ps,master").status()));
+  const absl::Status unknown = ParseChaosRoles("ps,master").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(unknown));
+  EXPECT_THAT(std::string(unknown.message()),
+              HasSubstr("unknown 'master'; the roles are ps, worker, coordinator and scale"));
   EXPECT_TRUE(absl::IsInvalidArgument(ParseChaosRoles("").status()));
 }
 

@@ -88,8 +88,8 @@ absl::StatusOr<std::vector<ChaosRole>> RolesFor(const std::string& roles,
                                                   : "ps,worker,coordinator"));
   if (std::ranges::count(all, ChaosRole::kScale) > 0 && !IsElastic(workers)) {
     return absl::InvalidArgumentError(
-        "--roles scale: the job has one number of workers; give it resources.workers.max above "
-        "min");
+        "--roles scale: the job has one number of workers; remove --workers, or give "
+        "resources.workers.max above min");
   }
   return all;
 }
@@ -367,7 +367,7 @@ void AddChaosCommand(Command program, Session& session) {
   chaos.AddOption("--workers", command->job.workers, "Workers; default: the job's maximum")
       .Within(1, 64);
   chaos.AddOption("--devices", command->job.devices, "Devices of each worker: cpu, cuda:0");
-  chaos.AddOption("--roles", command->roles, "ps,worker,coordinator,scale; default: all that fit");
+  chaos.AddOption("--roles", command->roles, "ps,worker,coordinator; scale by default if logical");
   chaos.AddOption("--kill-every", command->every, "Mean time after a recovery; default: 10s");
   chaos.AddFlag("--overlap", command->overlap, "Also strike during recoveries");
   chaos.AddOption("--for", command->duration, "How long to strike; default: 5m");
