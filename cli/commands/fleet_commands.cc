@@ -116,14 +116,15 @@ std::string LogicalWorkersLine(const v1::JobSpec& spec) {
   const v1::WorkerCount& workers = spec.resources().workers();
   const int64_t logical = workers.logical(), batch = spec.data().batch_size();
   if (logical > 0) {
-    const std::string samples = absl::StrCat(
-        batch / logical,
-        batch % logical == 0 ? std::string() : absl::StrCat(" or ", batch / logical + 1));
+    const int64_t least = batch / logical;
+    const bool is_even = batch % logical == 0;
+    const std::string samples = absl::StrCat(least, is_even ? "" : absl::StrCat(" or ", least + 1),
+                                             is_even && least == 1 ? " sample" : " samples");
     const auto number = [](std::string* text, const UsefulWorkers& useful) {
       absl::StrAppend(text, useful.workers);
     };
-    return absl::StrCat(logical, " logical workers of ", samples,
-                        " samples; useful numbers of workers: ",
+    return absl::StrCat(logical, logical == 1 ? " logical worker" : " logical workers", " of ",
+                        samples, "; useful numbers of workers: ",
                         absl::StrJoin(UsefulWorkersOf(logical), ", ", number), "\n");
   }
   if (workers.max() <= workers.min()) return "";

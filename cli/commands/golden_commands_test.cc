@@ -563,6 +563,12 @@ TEST_F(GoldenCommandsTest, Validate) {
   EXPECT_EQ(Run({"validate", file, "--set", "resources.workers.logical=4"}),
             absl::StrCat("OK  ", file, "\n4 logical workers of 2 samples; useful numbers of ",
                          "workers: 1, 2, 4\n"));
+  EXPECT_EQ(Run({"validate", file, "--set", "resources.workers.logical=8"}),
+            absl::StrCat("OK  ", file, "\n8 logical workers of 1 sample; useful numbers of ",
+                         "workers: 1, 2, 4, 8\n"));
+  EXPECT_EQ(Run({"validate", file, "--set", "resources.workers.logical=1"}),
+            absl::StrCat("OK  ", file, "\n1 logical worker of 8 samples; useful numbers of ",
+                         "workers: 1\n"));
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(Run({"validate", file, "--set", "data.batch_size=0"}), "exit 2\n");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("data.batch_size"));

@@ -194,7 +194,7 @@ std::string Text(const Description& d, const ModelChoice& choice) {
                   d.device, ": ", FormatBytes(d.available_bytes), " available: ",
                   d.fits() ? "fits"
                            : "does NOT fit; use a smaller batch or training.micro_batch_size, "
-                             "training.recompute, or bf16",
+                             "a larger resources.workers.logical, training.recompute, or bf16",
                   "\n");
   return text;
 }

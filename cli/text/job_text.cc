@@ -418,10 +418,11 @@ std::string WarningLines(const std::vector<std::string>& warnings) {
 
 std::string WarningLine(const v1::JobEvent& event) {
   static constexpr absl::string_view kWarnings[] = {
-      "CHECKPOINT_DAMAGED", "CHECKPOINT_FAILED", "CHECKPOINT_UNREADABLE",
-      "LOSS_SCALE_ALARM",   "MEMORY_TOO_SMALL",  "NONFINITE_LOSS",
-      "OTHER_DATA",         "SAMPLES_REPLACED",  "SHARD_SENT",
-      "STEPS_LOST",         "STEPS_SKIPPED",     "WORKER_CANNOT_JOIN",
+      "CHECKPOINT_DAMAGED",  "CHECKPOINT_FAILED", "CHECKPOINT_UNREADABLE",
+      "DEVICE_KIND_CHANGED", "LOSS_SCALE_ALARM",  "MEMORY_TOO_SMALL",
+      "NONFINITE_LOSS",      "OTHER_DATA",        "SAMPLES_REPLACED",
+      "SHARD_SENT",          "STEPS_LOST",        "STEPS_SKIPPED",
+      "WORKER_CANNOT_JOIN",
   };
   if (IsTerminal(event.state()) || !absl::c_linear_search(kWarnings, event.reason())) return "";
   return absl::StrCat("warning: ", event.reason(), ": ", event.message());

@@ -170,6 +170,8 @@ TEST(OutputTest, SomeEventsAreWarnings) {
   event.set_reason("OTHER_DATA");
   event.set_message("the files differ");
   EXPECT_EQ(WarningLine(event), "warning: OTHER_DATA: the files differ");
+  event.set_reason("DEVICE_KIND_CHANGED");
+  EXPECT_EQ(WarningLine(event), "warning: DEVICE_KIND_CHANGED: the files differ");
   event.set_state(v1::FAILED);
   EXPECT_EQ(WarningLine(event), "") << "the job has the reason";
   event.set_state(v1::RUNNING);
