@@ -57,6 +57,14 @@ class Dataset {
   // are undefined after an error.
   virtual absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const = 0;
 
+  // Copies samples of a worker's share of batch number `batch`, as Read() does. A worker reads its
+  // share of each batch once, about in order. So this may read neighbours of the samples from the
+  // files, and keep them for later batches.
+  virtual absl::Status ReadInOrder(int64_t /*batch*/, absl::Span<const SampleRef> samples,
+                                   Rows rows) const {
+    return Read(samples, rows);
+  }
+
   // Asks the storage to begin with these training samples: they will be read soon. Does not block.
   virtual void WillRead(absl::Span<const SampleRef> /*samples*/) const {}
 

@@ -110,10 +110,11 @@ class BlockShuffleTest : public testing::TestWithParam<Source> {
     return SampleOrder::Create(spec_, FactsOf(dataset, spec_, graph_)).value();
   }
 
-  std::vector<std::byte> Rows(const Dataset& dataset, const std::vector<SampleRef>& samples) const {
+  std::vector<std::byte> Rows(const Dataset& dataset, const std::vector<SampleRef>& samples,
+                              int64_t batch = 0) const {
     std::vector<std::byte> rows(samples.size() * kNumbers * 4);
     const absl::Span<std::byte> spans[] = {absl::MakeSpan(rows)};
-    EXPECT_TRUE(dataset.Read(samples, spans).ok());
+    EXPECT_TRUE(dataset.ReadInOrder(batch, samples, spans).ok());
     return rows;
   }
 
@@ -121,7 +122,7 @@ class BlockShuffleTest : public testing::TestWithParam<Source> {
     std::vector<std::byte> row(kNumbers * 4);
     const absl::Span<std::byte> spans[] = {absl::MakeSpan(row)};
     const SampleRef ref{.sample = sample};
-    return dataset.Read({&ref, 1}, spans);
+    return dataset.ReadInOrder(/*batch=*/0, {&ref, 1}, spans);
   }
 
   const uint32_t seed_;
@@ -187,7 +188,7 @@ TEST_P(BlockShuffleTest, WorkersOfWholeLanesReadEachByteOncePerEpoch) {
     StageTimes times;
     SetStageTimes(&times);
     for (int64_t step = 0; step < 1620 / 32; ++step) {
-      Rows(*dataset, order.SamplesOfStep(step, first, 16));
+      Rows(*dataset, order.SamplesOfStep(step, first, 16), step);
     }
     SetStageTimes(nullptr);
     read_bytes += times.read_bytes;
@@ -196,6 +197,57 @@ TEST_P(BlockShuffleTest, WorkersOfWholeLanesReadEachByteOncePerEpoch) {
   // blocks are not read.
   EXPECT_LE(read_bytes, file_bytes + file_bytes * kBlockSamples / 1620);
   EXPECT_GE(read_bytes, file_bytes * 3 / 4);
+}
+
+TEST_P(BlockShuffleTest, ThePipelineReadsWholeBlocks) {
+  Write({500, 700});
+  spec_.set_batch_size(32);
+  const auto dataset = Open(1 << 20);
+  const auto pipeline = InputPipeline::Create({.dataset = dataset.get(),
+                                               .graph = &graph_,
+                                               .device = &Cpu(),
+                                               .order = Order(*dataset),
+                                               .samples = 32,
+                                               .batches = 2})
+                            .value();
+  ASSERT_TRUE(pipeline->Next().ok());
+  // Two batches have 64 KB at most. They have samples of most of the 16 blocks of a window.
+  EXPECT_GE(pipeline->timing().read_bytes(), 5 * kBlockSamples * 1000);
+}
+
+TEST_P(BlockShuffleTest, CountingTargetsReadsNoWholeBlocks) {
+  Write({500, 700});
+  spec_.set_batch_size(32);
+  const auto dataset = Open(1 << 20);
+  std::vector<SampleRef> samples;
+  for (int64_t i = 0; i < 10; ++i) samples.push_back({0, 100 * i});
+  StageTimes times;
+  SetStageTimes(&times);
+  const auto counted =
+      dataset->CountTargets({.graph = &graph_, .input = 0, .use = {.ignore_index = 1}}, samples);
+  SetStageTimes(nullptr);
+  EXPECT_TRUE(counted.ok()) << counted.status();
+  EXPECT_LE(times.read_bytes, 10 * 1200);
+}
+
+TEST_P(BlockShuffleTest, ASubstituteIsReadAlone) {
+  if (GetParam() == Source::kTar) GTEST_SKIP() << "members of tar files have no checksum";
+  Write({2000});
+  spec_.set_batch_size(16);
+  spec_.set_damaged_max(1);
+  {
+    std::fstream file(PathOf(0), std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(500);
+    file.put('\x55').put('\xAA').put('\x55');
+  }
+  const auto dataset = Open(1 << 20);
+  StageTimes times;
+  SetStageTimes(&times);
+  EXPECT_TRUE(ReadOne(*dataset, 0).ok());
+  SetStageTimes(nullptr);
+  EXPECT_EQ(dataset->substituted(), 1);
+  // The first block, the damaged record again, and its substitute.
+  EXPECT_LE(times.read_bytes, (kBlockSamples + 2) * 1100);
 }
 
 TEST_P(BlockShuffleTest, AChangedByteGivesTheErrorOfReadingOneByOne) {

@@ -144,7 +144,7 @@ absl::Status InputPipeline::ReadRows(int64_t batch, int64_t first, int64_t count
       options_.order.SamplesOfStep(batch, options_.first_position + first, count);
   const std::vector<absl::Span<std::byte>> rows = SubRows(buffer.rows, row_bytes_, first, count);
   AskAhead(batch, first, count);
-  RETURN_IF_ERROR(options_.dataset->Read(samples, rows));
+  RETURN_IF_ERROR(options_.dataset->ReadInOrder(batch, samples, rows));
   CountReadSamples(count);
   if (!counts_) return absl::OkStatus();
   std::vector<int64_t> counted(uses_.size());

@@ -63,7 +63,12 @@ class SubstitutionDataset : public Dataset {
   void WillRead(absl::Span<const SampleRef> samples) const override { dataset_->WillRead(samples); }
 
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
-    return ReadAll(samples, rows, Limit::kCounted);
+    return Replace(dataset_->Read(samples, rows), samples, rows, Limit::kCounted);
+  }
+
+  absl::Status ReadInOrder(int64_t batch, absl::Span<const SampleRef> samples,
+                           Rows rows) const override {
+    return Replace(dataset_->ReadInOrder(batch, samples, rows), samples, rows, Limit::kCounted);
   }
 
   absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
@@ -87,7 +92,7 @@ class SubstitutionDataset : public Dataset {
         memory[input].resize(some.size() * row_bytes_[input]);
         rows[input] = absl::MakeSpan(memory[input]);
       }
-      RETURN_IF_ERROR(ReadAll(some, rows, Limit::kIgnored));
+      RETURN_IF_ERROR(Replace(dataset_->Read(some, rows), some, rows, Limit::kIgnored));
       counted += muster::CountTargets(target.use, rows[target.input]);
     }
     return counted;
@@ -98,8 +103,10 @@ class SubstitutionDataset : public Dataset {
   }
 
  private:
-  absl::Status ReadAll(absl::Span<const SampleRef> samples, Rows rows, Limit limit) const {
-    const absl::Status read = dataset_->Read(samples, rows);
+  // Returns `read`, the status of reading `samples`. If one of them is damaged, reads each again,
+  // or a substitute.
+  absl::Status Replace(const absl::Status& read, absl::Span<const SampleRef> samples, Rows rows,
+                       Limit limit) const {
     if (!IsDamaged(read)) return read;
     std::vector<absl::Span<std::byte>> row(rows.size());
     for (size_t i = 0; i < samples.size(); ++i) {

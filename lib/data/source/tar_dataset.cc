@@ -242,19 +242,12 @@ class TarDataset : public Dataset {
   }
 
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
-    CheckSizes(samples.size(), rows);
-    for (size_t row = 0; row < samples.size(); ++row) {
-      const int64_t sample = samples[row].sample;
-      CHECK(0 <= sample && sample < samples_) << sample;
-      std::optional<RecordBlocks::Held> held;
-      if (blocks_ != nullptr) {
-        const StageScope scope(InputStage::kRead);
-        held.emplace(blocks_->Hold(samples.subspan(row, 1)));
-      }
-      RETURN_IF_ERROR(
-          FillRow(training_, sample, &samples[row], held ? &*held : nullptr, row, rows));
-    }
-    return absl::OkStatus();
+    return ReadTraining(samples, /*blocks=*/nullptr, rows);
+  }
+
+  absl::Status ReadInOrder(int64_t /*batch*/, absl::Span<const SampleRef> samples,
+                           Rows rows) const override {
+    return ReadTraining(samples, blocks_.get(), rows);
   }
 
   void WillRead(absl::Span<const SampleRef> samples) const override {
@@ -274,6 +267,23 @@ class TarDataset : public Dataset {
   }
 
  private:
+  absl::Status ReadTraining(absl::Span<const SampleRef> samples, RecordBlocks* blocks,
+                            Rows rows) const {
+    CheckSizes(samples.size(), rows);
+    for (size_t row = 0; row < samples.size(); ++row) {
+      const int64_t sample = samples[row].sample;
+      CHECK(0 <= sample && sample < samples_) << sample;
+      std::optional<RecordBlocks::Held> held;
+      if (blocks != nullptr) {
+        const StageScope scope(InputStage::kRead);
+        held.emplace(blocks->Hold(samples.subspan(row, 1)));
+      }
+      RETURN_IF_ERROR(
+          FillRow(training_, sample, &samples[row], held ? &*held : nullptr, row, rows));
+    }
+    return absl::OkStatus();
+  }
+
   void CheckSizes(size_t count, Rows rows) const {
     CHECK_EQ(rows.size(), columns_.size());
     for (size_t i = 0; i < rows.size(); ++i) {

@@ -187,7 +187,8 @@ double ReadAll(const Dataset& dataset, const v1::Graph& graph, const SampleOrder
     for (size_t i = 0; i < memory.size(); ++i) {
       rows.push_back(absl::MakeSpan(memory[i]).first(count * row_bytes[i]));
     }
-    const absl::Status status = dataset.Read(order.SamplesOfStep(step, 0, count), rows);
+    const absl::Status status =
+        dataset.ReadInOrder(step, order.SamplesOfStep(step, 0, count), rows);
     CHECK(status.ok()) << status;
     done += count;
   }

@@ -304,10 +304,12 @@ class TfrecordDataset : public Dataset {
   }
 
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
-    for (const SampleRef& sample : samples) {
-      CHECK(0 <= sample.sample && sample.sample < samples_) << sample.sample;
-    }
-    return Fill(*training_, samples, blocks_.get(), ExampleRows::Use::kTraining, rows);
+    return ReadTraining(samples, /*blocks=*/nullptr, rows);
+  }
+
+  absl::Status ReadInOrder(int64_t /*batch*/, absl::Span<const SampleRef> samples,
+                           Rows rows) const override {
+    return ReadTraining(samples, blocks_.get(), rows);
   }
 
   void WillRead(absl::Span<const SampleRef> samples) const override {
@@ -325,6 +327,14 @@ class TfrecordDataset : public Dataset {
   }
 
  private:
+  absl::Status ReadTraining(absl::Span<const SampleRef> samples, RecordBlocks* blocks,
+                            Rows rows) const {
+    for (const SampleRef& sample : samples) {
+      CHECK(0 <= sample.sample && sample.sample < samples_) << sample.sample;
+    }
+    return Fill(*training_, samples, blocks, ExampleRows::Use::kTraining, rows);
+  }
+
   absl::Status Fill(const RecordSet& records, absl::Span<const SampleRef> samples,
                     RecordBlocks* blocks, ExampleRows::Use use, Rows rows) const {
     CHECK_EQ(rows.size(), rows_->inputs());
