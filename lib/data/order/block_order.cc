@@ -61,12 +61,6 @@ BlockOrder::Run BlockOrder::RunAt(int64_t position) const {
                                  lane_width_ - here % batch_size_ % lane_width_})};
 }
 
-SampleRef BlockOrder::At(int64_t position) const {
-  SampleRef sample;
-  Fill(position, absl::MakeSpan(&sample, 1));
-  return sample;
-}
-
 int64_t BlockOrder::window_steps() const {
   return (window_blocks_ * block_samples_ + lane_width_ - 1) / lane_width_;
 }

@@ -32,10 +32,8 @@ class BlockOrder {
   };
   explicit BlockOrder(const Options& options);
 
-  // Returns the sample at a position of the job: step * batch_size + position in the batch.
-  SampleRef At(int64_t position) const;
-
-  // Fills `to` with the samples at positions `first`, `first` + 1, ...
+  // Fills `to` with the samples at positions `first`, `first` + 1, ... of the job. A position of
+  // the job is step * batch_size + position in the batch.
   void Fill(int64_t first, absl::Span<SampleRef> to) const;
 
   // Returns how many steps the windows of all lanes take, rounded up.
