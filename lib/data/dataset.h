@@ -65,8 +65,9 @@ class Dataset {
     return Read(samples, rows);
   }
 
-  // Asks the storage to begin with these training samples: they will be read soon. Does not block.
-  virtual void WillRead(absl::Span<const SampleRef> /*samples*/) const {}
+  // Asks the storage to begin with these samples: ReadInOrder() will read them for batch number
+  // `batch`. Does not block.
+  virtual void WillRead(int64_t /*batch*/, absl::Span<const SampleRef> /*samples*/) const {}
 
   // Returns how many damaged training samples were replaced by others so far.
   virtual int64_t substituted() const { return 0; }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <utility>
 
 #include "glog/logging.h"
@@ -15,14 +16,7 @@
 namespace muster {
 namespace {
 
-// Blocks have about the same size. A little more memory than the first one needs fits most others.
-constexpr int64_t kSpareShare = 16;
-
 constexpr int64_t kBlockBytesMin = int64_t{64} << 10;
-
-// A window mixes its blocks evenly. One of n blocks is not used for 16 n uses of the window with a
-// probability of e^-16.
-constexpr int64_t kUsesPerBlock = 16;
 
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
@@ -42,17 +36,15 @@ std::byte* Allocate(int64_t bytes) {
 // The owner's mu_ guards the members. A thread that holds a block which is read needs no lock for
 // its state, its parts and its memory: they are constant until it lets go.
 struct RecordBlocks::Block {
-  enum class State { kFree, kEmpty, kReading, kRead, kFailed };
+  enum class State { kEmpty, kReading, kRead, kFailed };
 
-  State state = State::kFree;
-  int64_t number = -1;
+  State state = State::kEmpty;
+  int64_t number = 0;
+  int64_t bytes = 0;
   int64_t uses_left = 0;
   int64_t holders = 0;
-  int64_t capacity = 0;  // of `memory` as soon as the block is read
   std::vector<Part> parts;
-  // The thread that reads the block uses these without a lock.
   std::unique_ptr<std::byte[], decltype(&std::free)> memory{nullptr, std::free};
-  int64_t memory_bytes = 0;
 };
 
 RecordBlocks::RecordBlocks(Options options) : options_(std::move(options)) {
@@ -69,9 +61,11 @@ std::unique_ptr<RecordBlocks> RecordBlocks::ForShuffle(const v1::DataSpec& data,
   if (options.block_samples * sample_bytes < kBlockBytesMin) return nullptr;
   const int64_t window_blocks =
       block.window_blocks() > 0 ? block.window_blocks() : limits::kWindowBlocksDefault;
-  // Each lane has a block at least. The positions of a batch visit the lanes in turn.
-  options.uses_between_max =
-      kUsesPerBlock * (window_blocks + block.lanes()) + 2 * data.batch_size();
+  const int64_t lanes = std::max<int64_t>(1, block.lanes());
+  const int64_t lane_width = std::max<int64_t>(1, data.batch_size() / lanes);
+  const int64_t lane_blocks = (window_blocks + lanes - 1) / lanes;
+  // One more, because a window may begin and end within a batch.
+  options.batches_in_use = lane_blocks * options.block_samples / lane_width + 1;
   return std::make_unique<RecordBlocks>(std::move(options));
 }
 
@@ -80,26 +74,26 @@ RecordBlocks::~RecordBlocks() {
   for (const auto& block : blocks_) CHECK_EQ(block->holders, 0) << "block " << block->number;
 }
 
-RecordBlocks::Held RecordBlocks::Hold(absl::Span<const SampleRef> samples) {
+RecordBlocks::Held RecordBlocks::Hold(int64_t batch, absl::Span<const SampleRef> samples) {
   Held held(*this);
   held.blocks_.reserve(samples.size());
   bool are_read = true;
   {
     absl::MutexLock lock(&mu_);
+    batch_ = batch;
     for (const SampleRef& sample : samples) {
       CHECK(0 <= sample.sample && sample.sample < options_.samples) << sample.sample;
       const int64_t number = sample.sample / options_.block_samples;
       Entry& entry = entries_[number];
-      ++uses_;
       const bool is_new_epoch = sample.epoch > entry.epoch;
-      const bool is_new = is_new_epoch || uses_ - entry.last_use > options_.uses_between_max;
+      const bool is_new = is_new_epoch || !AreNear(entry.first_use, batch);
+      if (is_new) entry.first_use = batch;
       if (is_new && entry.block == nullptr) {
         entry.block = Admit(number);
       } else if (is_new_epoch && entry.block != nullptr) {
         entry.block->uses_left += SamplesOf(number);
       }
       entry.epoch = std::max(entry.epoch, sample.epoch);
-      entry.last_use = uses_;
       held.blocks_.push_back(entry.block);
       if (entry.block == nullptr) continue;
       ++entry.block->holders;
@@ -124,6 +118,10 @@ const std::byte* RecordBlocks::Held::Find(size_t i, const RecordIndex::Place& pl
 int64_t RecordBlocks::SamplesOf(int64_t number) const {
   const int64_t first = number * options_.block_samples;
   return std::min(options_.block_samples, options_.samples - first);
+}
+
+int64_t RecordBlocks::BytesOf(absl::Span<const Part> parts) {
+  return parts.back().at + parts.back().bytes;
 }
 
 // Returns a part for each file from that of the first sample to that of the last one.
@@ -152,41 +150,41 @@ std::vector<RecordBlocks::Part> RecordBlocks::PartsOf(int64_t number) const {
   return parts;
 }
 
-bool RecordBlocks::IsUnused(const Block& block) const {
-  return block.holders == 0 &&
-         (block.state == Block::State::kFree ||
-          uses_ - entries_[block.number].last_use > options_.uses_between_max);
+bool RecordBlocks::AreNear(int64_t a, int64_t b) const {
+  return std::abs(a - b) <= options_.batches_in_use;
 }
 
-// Returns memory for a block that is not in memory, or null if there is no room.
+// Returns a block that is not read yet, or null if there is no room.
 RecordBlocks::Block* RecordBlocks::Admit(int64_t number) {
+  RemoveUnused();
   std::vector<Part> parts = PartsOf(number);
-  const int64_t bytes = parts.back().at + parts.back().bytes;
-  // Prefers memory that is large enough, and then memory that can be replaced by larger one.
-  Block* chosen = nullptr;
-  for (const auto& block : blocks_) {
-    if (!IsUnused(*block)) continue;
-    if (chosen == nullptr || block->capacity >= bytes) chosen = block.get();
-    if (chosen->capacity >= bytes) break;
-  }
-  const int64_t before = chosen == nullptr ? 0 : chosen->capacity;
-  const int64_t after = std::max(before, bytes + bytes / kSpareShare);
-  if (held_bytes_ - before + after > options_.bytes_max) return nullptr;
-  if (chosen == nullptr) chosen = blocks_.emplace_back(std::make_unique<Block>()).get();
-  if (chosen->state != Block::State::kFree) Free(*chosen);
-  held_bytes_ += after - before;
-  chosen->state = Block::State::kEmpty;
-  chosen->number = number;
-  chosen->uses_left = SamplesOf(number);
-  chosen->capacity = after;
-  chosen->parts = std::move(parts);
-  return chosen;
+  const int64_t bytes = BytesOf(parts);
+  if (held_bytes_ + bytes > options_.bytes_max) return nullptr;
+  held_bytes_ += bytes;
+  auto block = std::make_unique<Block>();
+  block->number = number;
+  block->bytes = bytes;
+  block->uses_left = SamplesOf(number);
+  block->parts = std::move(parts);
+  return blocks_.emplace_back(std::move(block)).get();
 }
 
-void RecordBlocks::Free(Block& block) {
-  Entry& entry = entries_[block.number];
-  if (entry.block == &block) entry.block = nullptr;
-  block.state = Block::State::kFree;
+std::unique_ptr<RecordBlocks::Block> RecordBlocks::Remove(const Block& block) {
+  const auto found = std::ranges::find(blocks_, &block, &std::unique_ptr<Block>::get);
+  std::unique_ptr<Block> removed = std::move(*found);
+  blocks_.erase(found);
+  entries_[removed->number].block = nullptr;
+  held_bytes_ -= removed->bytes;
+  return removed;
+}
+
+void RecordBlocks::RemoveUnused() {
+  std::vector<const Block*> unused;
+  for (const auto& block : blocks_) {
+    const bool is_near = AreNear(entries_[block->number].first_use, batch_);
+    if (block->holders == 0 && !is_near) unused.push_back(block.get());
+  }
+  for (const Block* const block : unused) Remove(*block);
 }
 
 void RecordBlocks::Load(absl::Span<Block* const> blocks) {
@@ -210,16 +208,11 @@ void RecordBlocks::Load(absl::Span<Block* const> blocks) {
     const absl::Status status = Read(*block);
     absl::MutexLock lock(&mu_);
     block->state = status.ok() ? Block::State::kRead : Block::State::kFailed;
-    if (!status.ok()) entries_[block->number].block = nullptr;
   }
 }
 
 absl::Status RecordBlocks::Read(Block& block) const {
-  if (block.memory_bytes < block.capacity) {
-    block.memory.reset();
-    block.memory.reset(Allocate(block.capacity));
-    block.memory_bytes = block.capacity;
-  }
+  block.memory.reset(Allocate(block.bytes));
   for (const Part& part : block.parts) {
     if (part.bytes == 0) continue;
     ASSIGN_OR_RETURN(const auto file, options_.files->Get(part.file));
@@ -231,25 +224,36 @@ absl::Status RecordBlocks::Read(Block& block) const {
 }
 
 void RecordBlocks::Release(absl::Span<Block* const> blocks) {
+  std::vector<std::unique_ptr<Block>> removed;  // other threads need not wait until it is freed
   absl::MutexLock lock(&mu_);
   for (Block* const block : blocks) {
     if (block == nullptr) continue;
     --block->uses_left;
     if (--block->holders > 0) continue;
-    if (block->uses_left <= 0 || block->state == Block::State::kFailed) Free(*block);
+    if (block->uses_left > 0 && block->state != Block::State::kFailed) continue;
+    removed.push_back(Remove(*block));
   }
 }
 
-void RecordBlocks::WillHold(absl::Span<const SampleRef> samples) {
+void RecordBlocks::WillHold(int64_t batch, absl::Span<const SampleRef> samples) {
   for (const SampleRef& sample : samples) {
     const int64_t number = sample.sample / options_.block_samples;
+    std::vector<Part> parts;
     {
       absl::MutexLock lock(&mu_);
       Entry& entry = entries_[number];
       if (entry.block != nullptr || sample.epoch <= entry.asked) continue;
       entry.asked = sample.epoch;
+      for (; !asked_.empty() && !AreNear(asked_.front().batch, batch); asked_.pop_front()) {
+        asked_bytes_ -= asked_.front().bytes;
+      }
+      parts = PartsOf(number);
+      const int64_t bytes = BytesOf(parts);
+      if (asked_bytes_ + bytes > options_.bytes_max) continue;
+      asked_.push_back({batch, bytes});
+      asked_bytes_ += bytes;
     }
-    for (const Part& part : PartsOf(number)) {
+    for (const Part& part : parts) {
       const auto file = options_.files->Get(part.file);
       // Reading the samples finds the fault of a file.
       if (file.ok()) (*file)->WillNeed(part.offset, part.bytes);
@@ -260,6 +264,11 @@ void RecordBlocks::WillHold(absl::Span<const SampleRef> samples) {
 int64_t RecordBlocks::held_bytes() const {
   absl::MutexLock lock(&mu_);
   return held_bytes_;
+}
+
+int64_t RecordBlocks::asked_bytes() const {
+  absl::MutexLock lock(&mu_);
+  return asked_bytes_;
 }
 
 }  // namespace muster

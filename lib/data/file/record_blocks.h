@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -19,13 +19,13 @@
 namespace muster {
 
 // Block b has the samples [b * K, (b + 1) * K). Its first use in an epoch reads the whole block
-// into memory, if there is room. The block leaves memory when all its samples were used. If another
-// block needs room, it also leaves when it was not used for a while.
+// into memory, if there is room. The block leaves memory when all its samples were used, or some
+// time after its window: another worker may use some of its samples.
 //
 // A block that left too early, or that found no room, is not read again while it is in use: the
 // caller reads its samples one by one. So an epoch in block order reads no byte more than twice.
 //
-// Memory is kept for later blocks until the object is destroyed. Thread-safe.
+// Thread-safe.
 class RecordBlocks {
  private:
   struct Block;
@@ -38,8 +38,7 @@ class RecordBlocks {
     int64_t tail_bytes = 0;               // that are read behind each place
     int64_t bytes_max = 0;                // of memory
     int64_t block_samples = 0;            // K, >= 1
-    // A block is in use as long as fewer uses of samples than this lie between two of its own.
-    int64_t uses_between_max = 0;
+    int64_t batches_in_use = 0;           // after that of its first use, a block is not used
   };
   explicit RecordBlocks(Options options);
 
@@ -69,18 +68,20 @@ class RecordBlocks {
     std::vector<Block*> blocks_;  // by sample; null: it is not in memory
   };
 
-  // Uses samples once. Blocks while this thread, or another one, reads blocks of them. Reading that
-  // fails is no error here: the caller reads the sample itself, and finds its fault.
-  Held Hold(absl::Span<const SampleRef> samples) ABSL_LOCKS_EXCLUDED(mu_);
+  // Uses samples of batch number `batch` once. Blocks while this thread, or another one, reads
+  // blocks of them. Reading that fails is no error here: the caller reads the sample itself, and
+  // finds its fault.
+  Held Hold(int64_t batch, absl::Span<const SampleRef> samples) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Asks the kernel to read the blocks of these samples soon, once in each epoch. Does not block.
-  void WillHold(absl::Span<const SampleRef> samples) ABSL_LOCKS_EXCLUDED(mu_);
+  // Asks the kernel to read the blocks of these samples of a later batch, once in each epoch. Asks
+  // for no more bytes of a window than there is memory for. Does not block.
+  void WillHold(int64_t batch, absl::Span<const SampleRef> samples) ABSL_LOCKS_EXCLUDED(mu_);
 
-  int64_t held_bytes() const ABSL_LOCKS_EXCLUDED(mu_);  // of memory, at most `bytes_max`
+  // Both are at most `bytes_max`.
+  int64_t held_bytes() const ABSL_LOCKS_EXCLUDED(mu_);   // of memory
+  int64_t asked_bytes() const ABSL_LOCKS_EXCLUDED(mu_);  // that the kernel reads for one window
 
  private:
-  static constexpr int64_t kNever = std::numeric_limits<int64_t>::min() / 2;
-
   // A run of bytes of one file in the memory of a block.
   struct Part {
     int32_t file = 0;
@@ -93,14 +94,23 @@ class RecordBlocks {
     Block* block = nullptr;  // null: it is not in memory
     int64_t epoch = -1;      // the last one in which it was used
     int64_t asked = -1;      // the last epoch for which the kernel was asked
-    int64_t last_use = kNever;
+    int64_t first_use = 0;   // the batch
+  };
+  // A block for which the kernel was asked.
+  struct Asked {
+    int64_t batch = 0;
+    int64_t bytes = 0;
   };
 
   int64_t SamplesOf(int64_t number) const;
   std::vector<Part> PartsOf(int64_t number) const;
+  static int64_t BytesOf(absl::Span<const Part> parts);
   Block* Admit(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Free(Block& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool IsUnused(const Block& block) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns the block, which is not in the list any more. Requires: nothing holds it.
+  std::unique_ptr<Block> Remove(const Block& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RemoveUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns whether a block that was used in batch `a` may be in use in batch `b`.
+  bool AreNear(int64_t a, int64_t b) const;
   // Reads the blocks that are not read yet, and awaits those that other threads read.
   void Load(absl::Span<Block* const> blocks) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Read(Block& block) const;
@@ -108,10 +118,12 @@ class RecordBlocks {
 
   const Options options_;
   mutable absl::Mutex mu_;
-  std::vector<Entry> entries_ ABSL_GUARDED_BY(mu_);                  // by number
-  std::vector<std::unique_ptr<Block>> blocks_ ABSL_GUARDED_BY(mu_);  // also free ones
-  int64_t uses_ ABSL_GUARDED_BY(mu_) = 0;                            // of samples
+  std::vector<Entry> entries_ ABSL_GUARDED_BY(mu_);  // by number
+  std::vector<std::unique_ptr<Block>> blocks_ ABSL_GUARDED_BY(mu_);
+  int64_t batch_ ABSL_GUARDED_BY(mu_) = 0;  // the latest one
   int64_t held_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::deque<Asked> asked_ ABSL_GUARDED_BY(mu_);
+  int64_t asked_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of asked_
 };
 
 }  // namespace muster

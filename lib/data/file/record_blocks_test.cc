@@ -42,6 +42,10 @@ class RecordBlocksTest : public testing::Test {
   std::string PathOf(size_t file) const { return absl::StrCat(folder_, "/", file); }
 
   void Write(const std::vector<int64_t>& records_of_files, int64_t record_bytes_max) {
+    Write(records_of_files, std::vector<int64_t>(records_of_files.size(), record_bytes_max));
+  }
+  void Write(const std::vector<int64_t>& records_of_files,
+             const std::vector<int64_t>& record_bytes_max) {
     RecordIndex::Builder builder("key", /*slots=*/1, /*labels=*/0);
     for (size_t file = 0; file < records_of_files.size(); ++file) {
       std::string bytes;
@@ -49,7 +53,7 @@ class RecordBlocksTest : public testing::Test {
       for (int64_t i = 0; i < records_of_files[file]; ++i) {
         bytes.append(Pick(0, 12), '-');
         runs.push_back({.offset = std::ssize(bytes),
-                        .bytes = static_cast<int32_t>(Pick(0, record_bytes_max))});
+                        .bytes = static_cast<int32_t>(Pick(0, record_bytes_max[file]))});
         for (int64_t k = 0; k < runs.back().bytes + kTailBytes; ++k) {
           bytes += static_cast<char>(random_());
         }
@@ -71,7 +75,7 @@ class RecordBlocksTest : public testing::Test {
             .tail_bytes = kTailBytes,
             .bytes_max = bytes_max,
             .block_samples = block_samples,
-            .uses_between_max = 1000};
+            .batches_in_use = 1000};
   }
 
   int64_t FileBytes() const {
@@ -96,11 +100,12 @@ class RecordBlocksTest : public testing::Test {
     return missing;
   }
 
-  int64_t HoldAll(RecordBlocks& blocks, const std::vector<SampleRef>& samples) const {
+  // Uses the samples in batches of 16. Each call continues with the next batch.
+  int64_t HoldAll(RecordBlocks& blocks, const std::vector<SampleRef>& samples) {
     int64_t missing = 0;
     for (size_t i = 0; i < samples.size(); i += 16) {
       const auto some = absl::MakeConstSpan(samples).subspan(i, 16);
-      missing += Missing(blocks.Hold(some), some);
+      missing += Missing(blocks.Hold(batch_++, some), some);
     }
     return missing;
   }
@@ -112,6 +117,7 @@ class RecordBlocksTest : public testing::Test {
   std::vector<std::string> content_;  // of the records, with their tails
   std::shared_ptr<const RecordIndex> index_;
   std::unique_ptr<IndexedFiles> files_;
+  int64_t batch_ = 0;
 };
 
 std::vector<SampleRef> InOrder(int64_t samples, int64_t epoch = 0) {
@@ -160,8 +166,8 @@ TEST_F(RecordBlocksTest, SeveralThreadsReadTheBytesOfEachSampleInBlockOrder) {
           for (int64_t step; (step = next++) < first_step + steps;) {
             std::vector<SampleRef> batch(batch_size);
             order.Fill(step * batch_size, absl::MakeSpan(batch));
-            blocks.WillHold(batch);
-            Missing(blocks.Hold(batch), batch);
+            blocks.WillHold(step, batch);
+            Missing(blocks.Hold(step, batch), batch);
           }
         });
       }
@@ -225,7 +231,7 @@ TEST_F(RecordBlocksTest, AWindowWithoutAnyRoomIsReadOneByOne) {
 TEST_F(RecordBlocksTest, ABlockThatIsNotUsedUpMakesRoomAfterAWhile) {
   Write({3000}, 20);
   RecordBlocks::Options options = Options(/*block_samples=*/100, FileBytes() / 4);
-  options.uses_between_max = 150;
+  options.batches_in_use = 10;
   RecordBlocks blocks(options);
   std::vector<SampleRef> refs;
   for (const SampleRef& ref : InOrder(3000)) {
@@ -234,10 +240,64 @@ TEST_F(RecordBlocksTest, ABlockThatIsNotUsedUpMakesRoomAfterAWhile) {
   EXPECT_EQ(HoldAll(blocks, refs), 0);
 }
 
+TEST_F(RecordBlocksTest, AShareThatCutsLanesKeepsLittleMoreThanTwoWindows) {
+  Write({8000}, 2000);
+  v1::DataSpec data;
+  data.set_batch_size(256);
+  data.mutable_shuffle()->mutable_block()->set_samples(80);
+  data.mutable_shuffle()->mutable_block()->set_lanes(8);
+  const auto blocks = RecordBlocks::ForShuffle(data, Options(/*block_samples=*/0, FileBytes()));
+  ASSERT_NE(blocks, nullptr);
+  const BlockOrder order({.seed = random_(),
+                          .samples = 8000,
+                          .epoch_samples = 8000,
+                          .batch_size = 256,
+                          .block_samples = 80,
+                          .window_blocks = 16,
+                          .lanes = 8});
+  int64_t missing = 0, held_bytes = 0;
+  for (int64_t step = 0; step < 150; ++step) {
+    // The second of three workers has two lanes, and a part of two others.
+    std::vector<SampleRef> share(86);
+    order.Fill(step * 256 + 85, absl::MakeSpan(share));
+    missing += Missing(blocks->Hold(step, share), share);
+    held_bytes = std::max(held_bytes, blocks->held_bytes());
+  }
+  EXPECT_EQ(missing, 0);
+  // Each lane has two of the 100 blocks in a window. At the ends of an epoch there are more.
+  EXPECT_LE(held_bytes, FileBytes() / 100 * 20);
+}
+
+TEST_F(RecordBlocksTest, ALargeBlockGetsTheMemoryOfUsedOnes) {
+  Write({200, 100}, std::vector<int64_t>{20, 500});
+  RecordBlocks blocks(Options(/*block_samples=*/100, index_->files()[1].bytes));
+  std::vector<SampleRef> small = InOrder(200);
+  std::ranges::shuffle(small, random_);
+  EXPECT_EQ(HoldAll(blocks, small), 0);
+  EXPECT_EQ(blocks.held_bytes(), 0);
+  std::vector<SampleRef> large = InOrder(300);
+  large.erase(large.begin(), large.begin() + 200);
+  EXPECT_EQ(HoldAll(blocks, large), 0);
+}
+
+TEST_F(RecordBlocksTest, AsksForNoMoreOfAWindowThanThereIsRoomFor) {
+  Write({1000}, 100);
+  const int64_t bytes_max = FileBytes() / 4;
+  RecordBlocks::Options options = Options(/*block_samples=*/100, bytes_max);
+  options.batches_in_use = 10;
+  RecordBlocks blocks(options);
+  blocks.WillHold(/*batch=*/10, InOrder(1000));
+  EXPECT_LE(blocks.asked_bytes(), bytes_max);
+  EXPECT_GE(blocks.asked_bytes(), bytes_max / 2);
+  blocks.WillHold(/*batch=*/21, InOrder(100, /*epoch=*/1));
+  EXPECT_GT(blocks.asked_bytes(), 0);
+  EXPECT_LE(blocks.asked_bytes(), FileBytes() / 5) << "the first window is over";
+}
+
 TEST_F(RecordBlocksTest, ASampleIsFoundAgainAfterTheJobWentBack) {
   Write({1000}, 20);
   RecordBlocks::Options options = Options(/*block_samples=*/100, FileBytes() / 2);
-  options.uses_between_max = 150;
+  options.batches_in_use = 10;
   RecordBlocks blocks(options);
   EXPECT_EQ(HoldAll(blocks, InOrder(1000, /*epoch=*/5)), 0);
   EXPECT_EQ(HoldAll(blocks, InOrder(500, /*epoch=*/4)), 0);

@@ -159,7 +159,8 @@ void InputPipeline::AskAhead(int64_t batch, int64_t first, int64_t count) const 
   const int64_t steps = options_.order.window_steps();
   if (steps == 0) return;
   const int64_t position = options_.first_position + first + batch % count;
-  options_.dataset->WillRead(options_.order.SamplesOfStep(batch + steps, position, 1));
+  const int64_t later = batch + steps;
+  options_.dataset->WillRead(later, options_.order.SamplesOfStep(later, position, 1));
 }
 
 // Counts the targets at `count` positions of the other shares, which have the numbers from 0 on.

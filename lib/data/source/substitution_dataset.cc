@@ -60,7 +60,9 @@ class SubstitutionDataset : public Dataset {
     return substituted_;
   }
 
-  void WillRead(absl::Span<const SampleRef> samples) const override { dataset_->WillRead(samples); }
+  void WillRead(int64_t batch, absl::Span<const SampleRef> samples) const override {
+    dataset_->WillRead(batch, samples);
+  }
 
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
     return Replace(dataset_->Read(samples, rows), samples, rows, Limit::kCounted);

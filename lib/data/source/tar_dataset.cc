@@ -242,16 +242,29 @@ class TarDataset : public Dataset {
   }
 
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
-    return ReadTraining(samples, /*blocks=*/nullptr, rows);
+    CheckSizes(samples.size(), rows);
+    for (size_t row = 0; row < samples.size(); ++row) {
+      RETURN_IF_ERROR(FillTraining(samples[row], /*held=*/nullptr, row, rows));
+    }
+    return absl::OkStatus();
   }
 
-  absl::Status ReadInOrder(int64_t /*batch*/, absl::Span<const SampleRef> samples,
+  absl::Status ReadInOrder(int64_t batch, absl::Span<const SampleRef> samples,
                            Rows rows) const override {
-    return ReadTraining(samples, blocks_.get(), rows);
+    if (blocks_ == nullptr) return Read(samples, rows);
+    CheckSizes(samples.size(), rows);
+    for (size_t row = 0; row < samples.size(); ++row) {
+      const RecordBlocks::Held held = [&] {
+        const StageScope scope(InputStage::kRead);
+        return blocks_->Hold(batch, samples.subspan(row, 1));
+      }();
+      RETURN_IF_ERROR(FillTraining(samples[row], &held, row, rows));
+    }
+    return absl::OkStatus();
   }
 
-  void WillRead(absl::Span<const SampleRef> samples) const override {
-    if (blocks_ != nullptr) blocks_->WillHold(samples);
+  void WillRead(int64_t batch, absl::Span<const SampleRef> samples) const override {
+    if (blocks_ != nullptr) blocks_->WillHold(batch, samples);
   }
 
   absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
@@ -267,21 +280,10 @@ class TarDataset : public Dataset {
   }
 
  private:
-  absl::Status ReadTraining(absl::Span<const SampleRef> samples, RecordBlocks* blocks,
+  absl::Status FillTraining(const SampleRef& sample, const RecordBlocks::Held* held, int64_t row,
                             Rows rows) const {
-    CheckSizes(samples.size(), rows);
-    for (size_t row = 0; row < samples.size(); ++row) {
-      const int64_t sample = samples[row].sample;
-      CHECK(0 <= sample && sample < samples_) << sample;
-      std::optional<RecordBlocks::Held> held;
-      if (blocks != nullptr) {
-        const StageScope scope(InputStage::kRead);
-        held.emplace(blocks->Hold(samples.subspan(row, 1)));
-      }
-      RETURN_IF_ERROR(
-          FillRow(training_, sample, &samples[row], held ? &*held : nullptr, row, rows));
-    }
-    return absl::OkStatus();
+    CHECK(0 <= sample.sample && sample.sample < samples_) << sample.sample;
+    return FillRow(training_, sample.sample, &sample, held, row, rows);
   }
 
   void CheckSizes(size_t count, Rows rows) const {

@@ -77,9 +77,13 @@ class RecordSet {
                                          int64_t bytes_max) const;
 
   // Calls `take(i, data)` for the record of each sample. Its status may be INVALID_ARGUMENT, which
-  // becomes DATA_DAMAGED with the place of the record. `blocks` may be null.
+  // becomes DATA_DAMAGED with the place of the record.
   template <typename Take>
-  absl::Status Read(absl::Span<const SampleRef> samples, RecordBlocks* blocks, Take take) const;
+  absl::Status Read(absl::Span<const SampleRef> samples, Take take) const;
+  // Reads samples of batch number `batch` in the same way, from their blocks.
+  template <typename Take>
+  absl::Status ReadInBlocks(int64_t batch, absl::Span<const SampleRef> samples,
+                            RecordBlocks& blocks, Take take) const;
 
  private:
   struct Part {
@@ -87,13 +91,10 @@ class RecordSet {
     int64_t at;  // of the data, in the memory that is read
   };
 
-  // Reads each record from its file.
+  // Reads at most kRecordsAtOnce samples.
   template <typename Take>
-  absl::Status ReadAlone(absl::Span<const SampleRef> samples, Take take) const;
-  // Reads each record from its block, if it is in memory. Requires: at most kRecordsAtOnce.
-  template <typename Take>
-  absl::Status ReadInBlocks(absl::Span<const SampleRef> samples, RecordBlocks& blocks,
-                            Take take) const;
+  absl::Status ReadSomeInBlocks(int64_t batch, absl::Span<const SampleRef> samples,
+                                RecordBlocks& blocks, Take take) const;
   // Calls `take(i, data)` if the checksum of the data is sound.
   template <typename Take>
   absl::Status TakeOne(const SampleRef& sample, size_t i, absl::Span<const std::byte> data,
@@ -179,7 +180,7 @@ absl::Status RecordSet::TakeOne(const SampleRef& sample, size_t i, absl::Span<co
 }
 
 template <typename Take>
-absl::Status RecordSet::ReadAlone(absl::Span<const SampleRef> samples, Take take) const {
+absl::Status RecordSet::Read(absl::Span<const SampleRef> samples, Take take) const {
   static thread_local RawMemory memory;
   const absl::Cleanup free = [] { memory.FreeIfLarge(); };
   std::array<Part, kRecordsAtOnce> part_memory;
@@ -202,11 +203,11 @@ absl::Status RecordSet::ReadAlone(absl::Span<const SampleRef> samples, Take take
 }
 
 template <typename Take>
-absl::Status RecordSet::ReadInBlocks(absl::Span<const SampleRef> samples, RecordBlocks& blocks,
-                                     Take take) const {
+absl::Status RecordSet::ReadSomeInBlocks(int64_t batch, absl::Span<const SampleRef> samples,
+                                         RecordBlocks& blocks, Take take) const {
   const RecordBlocks::Held held = [&] {
     const StageScope scope(InputStage::kRead);
-    return blocks.Hold(samples);
+    return blocks.Hold(batch, samples);
   }();
   const StageScope scope(InputStage::kDecode);
   std::array<absl::Span<const std::byte>, kRecordsAtOnce> records;
@@ -223,23 +224,34 @@ absl::Status RecordSet::ReadInBlocks(absl::Span<const SampleRef> samples, Record
     }
     while (next < samples.size() && records[next].data() == nullptr) ++next;
     RETURN_IF_ERROR(
-        ReadAlone(samples.subspan(i, next - i),
-                  [&](size_t k, absl::Span<const std::byte> data) { return take(i + k, data); }));
+        Read(samples.subspan(i, next - i),
+             [&](size_t k, absl::Span<const std::byte> data) { return take(i + k, data); }));
   }
   return absl::OkStatus();
 }
 
 template <typename Take>
-absl::Status RecordSet::Read(absl::Span<const SampleRef> samples, RecordBlocks* blocks,
-                             Take take) const {
-  if (blocks == nullptr) return ReadAlone(samples, take);
+absl::Status RecordSet::ReadInBlocks(int64_t batch, absl::Span<const SampleRef> samples,
+                                     RecordBlocks& blocks, Take take) const {
   for (size_t done = 0; done < samples.size(); done += kRecordsAtOnce) {
-    RETURN_IF_ERROR(ReadInBlocks(
-        samples.subspan(done, kRecordsAtOnce), *blocks,
+    RETURN_IF_ERROR(ReadSomeInBlocks(
+        batch, samples.subspan(done, kRecordsAtOnce), blocks,
         [&](size_t i, absl::Span<const std::byte> data) { return take(done + i, data); }));
   }
   return absl::OkStatus();
 }
+
+// Fills the rows of a sample from its record.
+struct RowFiller {
+  absl::Status operator()(size_t i, absl::Span<const std::byte> example) const {
+    return rows.Fill(example, samples[i], use, static_cast<int64_t>(i), to);
+  }
+
+  const ExampleRows& rows;
+  ExampleRows::Use use;
+  absl::Span<const SampleRef> samples;
+  Dataset::Rows to;
+};
 
 class TfrecordDataset : public Dataset {
  public:
@@ -304,16 +316,22 @@ class TfrecordDataset : public Dataset {
   }
 
   absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
-    return ReadTraining(samples, /*blocks=*/nullptr, rows);
+    CheckSamples(samples);
+    CheckSizes(samples.size(), rows);
+    return training_->Read(samples, RowFiller{*rows_, ExampleRows::Use::kTraining, samples, rows});
   }
 
-  absl::Status ReadInOrder(int64_t /*batch*/, absl::Span<const SampleRef> samples,
+  absl::Status ReadInOrder(int64_t batch, absl::Span<const SampleRef> samples,
                            Rows rows) const override {
-    return ReadTraining(samples, blocks_.get(), rows);
+    if (blocks_ == nullptr) return Read(samples, rows);
+    CheckSamples(samples);
+    CheckSizes(samples.size(), rows);
+    return training_->ReadInBlocks(batch, samples, *blocks_,
+                                   RowFiller{*rows_, ExampleRows::Use::kTraining, samples, rows});
   }
 
-  void WillRead(absl::Span<const SampleRef> samples) const override {
-    if (blocks_ != nullptr) blocks_->WillHold(samples);
+  void WillRead(int64_t batch, absl::Span<const SampleRef> samples) const override {
+    if (blocks_ != nullptr) blocks_->WillHold(batch, samples);
   }
 
   absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
@@ -322,28 +340,23 @@ class TfrecordDataset : public Dataset {
     std::vector<SampleRef> samples(count);
     const int64_t begin = evaluation_ != nullptr ? first : samples_ + first;
     for (int64_t i = 0; i < count; ++i) samples[i].sample = begin + i;
-    return Fill(evaluation_ != nullptr ? *evaluation_ : *training_, samples, /*blocks=*/nullptr,
-                ExampleRows::Use::kEvaluation, rows);
+    CheckSizes(count, rows);
+    const RecordSet& from = evaluation_ != nullptr ? *evaluation_ : *training_;
+    return from.Read(samples, RowFiller{*rows_, ExampleRows::Use::kEvaluation, samples, rows});
   }
 
  private:
-  absl::Status ReadTraining(absl::Span<const SampleRef> samples, RecordBlocks* blocks,
-                            Rows rows) const {
+  void CheckSamples(absl::Span<const SampleRef> samples) const {
     for (const SampleRef& sample : samples) {
       CHECK(0 <= sample.sample && sample.sample < samples_) << sample.sample;
     }
-    return Fill(*training_, samples, blocks, ExampleRows::Use::kTraining, rows);
   }
 
-  absl::Status Fill(const RecordSet& records, absl::Span<const SampleRef> samples,
-                    RecordBlocks* blocks, ExampleRows::Use use, Rows rows) const {
+  void CheckSizes(size_t samples, Rows rows) const {
     CHECK_EQ(rows.size(), rows_->inputs());
     for (int i = 0; i < rows_->inputs(); ++i) {
-      CHECK(rows[i].empty() || rows[i].size() == samples.size() * rows_->row_bytes(i));
+      CHECK(rows[i].empty() || rows[i].size() == samples * rows_->row_bytes(i));
     }
-    return records.Read(samples, blocks, [&](size_t i, absl::Span<const std::byte> example) {
-      return rows_->Fill(example, samples[i], use, static_cast<int64_t>(i), rows);
-    });
   }
 
   // The label of the index that has the counts of this input.
@@ -430,7 +443,7 @@ absl::Status CheckFeatures(const RecordSet& records, const ExampleRows& rows) {
   const int64_t searched = std::min(records.index().samples(), kRecordsSearched);
   for (int64_t i = 0; i < searched && std::ranges::count(seen, false) > 0; ++i) {
     const SampleRef sample{.sample = i};
-    const absl::Status status = records.Read(absl::MakeConstSpan(&sample, 1), /*blocks=*/nullptr,
+    const absl::Status status = records.Read(absl::MakeConstSpan(&sample, 1),
                                              [&](size_t, absl::Span<const std::byte> example) {
                                                if (first.empty())
                                                  first = DescribeFeatures(example).value_or("");
