@@ -117,9 +117,9 @@ class LanesTest(unittest.TestCase):
     def test_each_night_has_seeds_of_its_own(self):
         lanes = ("disk", "chaos", "simulation", "soak")
         ran = self.run_("tools/nightly.sh", "--dry-run", *lanes, NIGHT="26331")
-        for seed in ("POWER_SEED=26331", "CHAOS_SEED=26331", "FIRST_SEED=2633100000", "SOAK_SEED=26331"):
+        for seed in ("POWER_SEED=26331", "CHAOS_SEED=26331", "FIRST_SEED=2633100000", "LOGICAL_SEED=26331", "SOAK_SEED=26331"):
             self.assertIn(f"--test_env={seed} ", ran.stdout)
-        self.assertEqual(ran.stdout.count("--nocache_test_results"), len(lanes) + 2)  # disk and chaos have two commands
+        self.assertEqual(ran.stdout.count("--nocache_test_results"), len(lanes) + 3)  # chaos has four commands
         self.assertIn("--test_env=CHAOS_SEED=2 ", self.run_("tools/nightly.sh", "--dry-run", "chaos", CHAOS_SEED="2").stdout)
         self.assertEqual(self.run_("tools/nightly.sh", "--dry-run", NIGHT="today").returncode, 2)
         self.assertIn("NIGHT=7\n", self.run_("tools/nightly.sh", "chaos", NIGHT="7").stdout)

@@ -7,8 +7,8 @@
 #   fuzz             every libFuzzer target for FUZZ_SECONDS (600); FUZZERS: only these
 #   disk             DISK_FAULTS (20,000) calls to the disk that fail, POWER_CUTS (20,000) of the power
 #   long             whole-system tests with TEST_LENGTH (3) times the steps and epochs of CI
-#   chaos            CHAOS_STRIKES (1,000) members killed, CHAOS_STOPS (100) stopped beyond their lease, and LOGICAL_SCHEDULES (50) of
-#                    deaths and scaling of jobs with logical workers
+#   chaos            CHAOS_STRIKES (1,000) members killed, CHAOS_STOPS (100) stopped beyond their lease. LOGICAL_SCHEDULES (50): jobs with
+#                    logical workers that lose members and are scaled
 #   simulation       SEEDS (100,000) fleets in simulated time
 #   hostile          HOSTILE_TIME (10m) of floods, SIEGE_STEPS (50,000), STRANGERS (100,000), REQUESTS (100,000)
 #   soak             SOAK_MINUTES (60), one member killed every SOAK_KILL_SECONDS (60)
