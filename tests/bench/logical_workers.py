@@ -21,7 +21,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Files, and settings for a number of steps. The 8,500 images of the mlp have 66 batches of 128.
 JOBS = {
-    "gpt": ("examples/char_gpt.yaml", lambda steps: [f"training.steps={steps}"]),
+    "gpt": ("examples/char_gpt.yaml", lambda steps: [f"training.steps={steps}", "training.schedule.warmup_steps=1"]),
     "mlp": ("examples/mnist_mlp.yaml", lambda steps: ["data.batch_size=128", f"training.epochs={steps / 66}"]),
 }
 
