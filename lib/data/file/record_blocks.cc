@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "glog/logging.h"
@@ -22,12 +23,14 @@ constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 // Records are used in random order. With pages of 4 KiB finding the page of a record takes as long
 // as parsing it. The end of the memory has small pages, so that it takes no more than `bytes`.
+// Returns null if there is no memory.
 std::byte* Allocate(int64_t bytes) {
   const int64_t rounded = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   if (bytes < kHugePageBytes) return static_cast<std::byte*>(std::malloc(bytes));
   void* const memory = std::aligned_alloc(kHugePageBytes, rounded);
-  CHECK(memory != nullptr) << bytes << " bytes";
-  madvise(memory, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
+  if (memory != nullptr) {
+    madvise(memory, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
+  }
   return static_cast<std::byte*>(memory);
 }
 
@@ -40,11 +43,10 @@ struct RecordBlocks::Block {
 
   State state = State::kEmpty;
   int64_t number = 0;
-  int64_t bytes = 0;
   int64_t uses_left = 0;
   int64_t holders = 0;
   std::vector<Part> parts;
-  std::unique_ptr<std::byte[], decltype(&std::free)> memory{nullptr, std::free};
+  Memory memory;
 };
 
 RecordBlocks::RecordBlocks(Options options) : options_(std::move(options)) {
@@ -71,7 +73,11 @@ std::unique_ptr<RecordBlocks> RecordBlocks::ForShuffle(const v1::DataSpec& data,
 
 RecordBlocks::~RecordBlocks() {
   absl::MutexLock lock(&mu_);
-  for (const auto& block : blocks_) CHECK_EQ(block->holders, 0) << "block " << block->number;
+  for (const auto& block : blocks_) {
+    CHECK_EQ(block->holders, 0) << "block " << block->number;
+    std::free(block->memory.data);
+  }
+  for (const Memory& memory : spare_) std::free(memory.data);
 }
 
 RecordBlocks::Held RecordBlocks::Hold(int64_t batch, absl::Span<const SampleRef> samples) {
@@ -112,7 +118,7 @@ const std::byte* RecordBlocks::Held::Find(size_t i, const RecordIndex::Place& pl
   const Part& part = block->parts[place.file - block->parts[0].file];
   const int64_t at = place.offset - part.offset;
   const int64_t end = at + place.bytes + owner_.options_.tail_bytes;
-  return 0 <= at && end <= part.bytes ? block->memory.get() + part.at + at : nullptr;
+  return 0 <= at && end <= part.bytes ? block->memory.data + part.at + at : nullptr;
 }
 
 int64_t RecordBlocks::SamplesOf(int64_t number) const {
@@ -158,24 +164,49 @@ bool RecordBlocks::AreNear(int64_t a, int64_t b) const {
 RecordBlocks::Block* RecordBlocks::Admit(int64_t number) {
   RemoveUnused();
   std::vector<Part> parts = PartsOf(number);
-  const int64_t bytes = BytesOf(parts);
-  if (held_bytes_ + bytes > options_.bytes_max) return nullptr;
-  held_bytes_ += bytes;
+  const std::optional<Memory> memory = TakeMemory(BytesOf(parts));
+  if (!memory) return nullptr;
+  held_bytes_ += memory->bytes;
   auto block = std::make_unique<Block>();
   block->number = number;
-  block->bytes = bytes;
   block->uses_left = SamplesOf(number);
   block->parts = std::move(parts);
+  block->memory = *memory;
   return blocks_.emplace_back(std::move(block)).get();
 }
 
-std::unique_ptr<RecordBlocks::Block> RecordBlocks::Remove(const Block& block) {
-  const auto found = std::ranges::find(blocks_, &block, &std::unique_ptr<Block>::get);
-  std::unique_ptr<Block> removed = std::move(*found);
-  blocks_.erase(found);
-  entries_[removed->number].block = nullptr;
-  held_bytes_ -= removed->bytes;
-  return removed;
+// Returns memory of a block that was used, or memory that is not allocated yet. Returns nothing if
+// there is no room.
+std::optional<RecordBlocks::Memory> RecordBlocks::TakeMemory(int64_t bytes) {
+  const auto fits = std::ranges::find_if(spare_, [bytes](const Memory& memory) {
+    return bytes <= memory.bytes && memory.bytes <= bytes + bytes / 2;
+  });
+  if (fits != spare_.end()) {
+    const Memory memory = *fits;
+    spare_.erase(fits);
+    spare_bytes_ -= memory.bytes;
+    return memory;
+  }
+  // New memory replaces unused memory, so there is no more of it than blocks at a time.
+  int64_t room = options_.bytes_max - held_bytes_ - spare_bytes_;
+  for (bool is_first = true; !spare_.empty() && (is_first || room < bytes); is_first = false) {
+    std::free(spare_.back().data);
+    spare_bytes_ -= spare_.back().bytes;
+    room += spare_.back().bytes;
+    spare_.pop_back();
+  }
+  if (room < bytes) return std::nullopt;
+  return Memory{.bytes = bytes};
+}
+
+void RecordBlocks::Remove(const Block& block) {
+  held_bytes_ -= block.memory.bytes;
+  if (block.memory.data != nullptr) {
+    spare_.push_back(block.memory);
+    spare_bytes_ += block.memory.bytes;
+  }
+  entries_[block.number].block = nullptr;
+  blocks_.erase(std::ranges::find(blocks_, &block, &std::unique_ptr<Block>::get));
 }
 
 void RecordBlocks::RemoveUnused() {
@@ -212,26 +243,26 @@ void RecordBlocks::Load(absl::Span<Block* const> blocks) {
 }
 
 absl::Status RecordBlocks::Read(Block& block) const {
-  block.memory.reset(Allocate(block.bytes));
+  if (block.memory.data == nullptr) block.memory.data = Allocate(block.memory.bytes);
+  if (block.memory.data == nullptr) return absl::ResourceExhaustedError("no memory for a block");
   for (const Part& part : block.parts) {
     if (part.bytes == 0) continue;
     ASSIGN_OR_RETURN(const auto file, options_.files->Get(part.file));
     RETURN_IF_ERROR(
-        file->Read(part.offset, absl::MakeSpan(block.memory.get() + part.at, part.bytes)));
+        file->Read(part.offset, absl::MakeSpan(block.memory.data + part.at, part.bytes)));
     CountReadBytes(part.bytes);
   }
   return absl::OkStatus();
 }
 
 void RecordBlocks::Release(absl::Span<Block* const> blocks) {
-  std::vector<std::unique_ptr<Block>> removed;  // other threads need not wait until it is freed
   absl::MutexLock lock(&mu_);
   for (Block* const block : blocks) {
     if (block == nullptr) continue;
     --block->uses_left;
     if (--block->holders > 0) continue;
     if (block->uses_left > 0 && block->state != Block::State::kFailed) continue;
-    removed.push_back(Remove(*block));
+    Remove(*block);
   }
 }
 
@@ -264,6 +295,11 @@ void RecordBlocks::WillHold(int64_t batch, absl::Span<const SampleRef> samples) 
 int64_t RecordBlocks::held_bytes() const {
   absl::MutexLock lock(&mu_);
   return held_bytes_;
+}
+
+int64_t RecordBlocks::memory_bytes() const {
+  absl::MutexLock lock(&mu_);
+  return held_bytes_ + spare_bytes_;
 }
 
 int64_t RecordBlocks::asked_bytes() const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -20,7 +21,8 @@ namespace muster {
 
 // Block b has the samples [b * K, (b + 1) * K). Its first use in an epoch reads the whole block
 // into memory, if there is room. The block leaves memory when all its samples were used, or some
-// time after its window: another worker may use some of its samples.
+// time after its window: another worker may use some of its samples. The next block takes its
+// memory, because new pages cost as much as parsing the records.
 //
 // A block that left too early, or that found no room, is not read again while it is in use: the
 // caller reads its samples one by one. So an epoch in block order reads no byte more than twice.
@@ -77,9 +79,10 @@ class RecordBlocks {
   // for no more bytes of a window than there is memory for. Does not block.
   void WillHold(int64_t batch, absl::Span<const SampleRef> samples) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Both are at most `bytes_max`.
-  int64_t held_bytes() const ABSL_LOCKS_EXCLUDED(mu_);   // of memory
-  int64_t asked_bytes() const ABSL_LOCKS_EXCLUDED(mu_);  // that the kernel reads for one window
+  // All are at most `bytes_max`.
+  int64_t held_bytes() const ABSL_LOCKS_EXCLUDED(mu_);    // of blocks
+  int64_t memory_bytes() const ABSL_LOCKS_EXCLUDED(mu_);  // of blocks, and for the next ones
+  int64_t asked_bytes() const ABSL_LOCKS_EXCLUDED(mu_);   // that the kernel reads for one window
 
  private:
   // A run of bytes of one file in the memory of a block.
@@ -88,6 +91,11 @@ class RecordBlocks {
     int64_t offset = 0;
     int64_t bytes = 0;
     int64_t at = 0;  // in the memory
+  };
+  // Memory that this object frees. `data` is null until it is used.
+  struct Memory {
+    std::byte* data = nullptr;
+    int64_t bytes = 0;
   };
   // The facts of a block by its number.
   struct Entry {
@@ -106,8 +114,9 @@ class RecordBlocks {
   std::vector<Part> PartsOf(int64_t number) const;
   static int64_t BytesOf(absl::Span<const Part> parts);
   Block* Admit(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns the block, which is not in the list any more. Requires: nothing holds it.
-  std::unique_ptr<Block> Remove(const Block& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<Memory> TakeMemory(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Destroys the block. Requires: nothing holds it.
+  void Remove(const Block& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemoveUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns whether a block that was used in batch `a` may be in use in batch `b`.
   bool AreNear(int64_t a, int64_t b) const;
@@ -122,6 +131,8 @@ class RecordBlocks {
   std::vector<std::unique_ptr<Block>> blocks_ ABSL_GUARDED_BY(mu_);
   int64_t batch_ ABSL_GUARDED_BY(mu_) = 0;  // the latest one
   int64_t held_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<Memory> spare_ ABSL_GUARDED_BY(mu_);  // for the next blocks
+  int64_t spare_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<Asked> asked_ ABSL_GUARDED_BY(mu_);
   int64_t asked_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of asked_
 };

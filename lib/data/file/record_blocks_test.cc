@@ -172,7 +172,7 @@ TEST_F(RecordBlocksTest, SeveralThreadsReadTheBytesOfEachSampleInBlockOrder) {
         });
       }
     }
-    EXPECT_LE(blocks.held_bytes(), bytes_max);
+    EXPECT_LE(blocks.memory_bytes(), bytes_max);
   }
 }
 
@@ -204,6 +204,16 @@ TEST_F(RecordBlocksTest, ABlockIsFreedOnceItsSamplesAreUsed) {
   Write({100}, 100);
   RecordBlocks blocks(Options(/*block_samples=*/10, FileBytes() / 2));
   EXPECT_EQ(HoldAll(blocks, InOrder(100)), 0) << "there is room for four or five blocks";
+}
+
+TEST_F(RecordBlocksTest, BlocksTakeTheMemoryOfUsedOnes) {
+  Write({1000}, std::vector<int64_t>{20});
+  RecordBlocks blocks(Options(/*block_samples=*/100, /*bytes_max=*/1 << 20));
+  EXPECT_EQ(HoldAll(blocks, InOrder(1000)), 0);
+  EXPECT_EQ(blocks.held_bytes(), 0);
+  EXPECT_GT(blocks.memory_bytes(), 0);
+  // A batch of 16 samples has up to two of the ten blocks. Their sizes differ a little.
+  EXPECT_LE(blocks.memory_bytes(), FileBytes() * 4 / 10);
 }
 
 TEST_F(RecordBlocksTest, ABlockThatFoundNoRoomIsNotReadWhileItIsInUse) {
