@@ -326,11 +326,16 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Transaction& 
     if (entry->rounds.committing()) continue;  // see WaitForCommits()
     const v1::JobSpec& spec = entry->job.record().spec();
     const v1::WorkerCount& workers = spec.resources().workers();
+    absl::btree_set<std::string> former;
+    if (const v1::Job& record = entry->job.record(); workers.logical() > 0) {
+      former.insert(record.workers().begin(), record.workers().end());
+    }
     waiting.push_back({.number = number,
                        .priority = spec.priority(),
                        .workers_min = workers.min(),
                        .workers_max = MostWorkers(spec),
                        .logical = workers.logical(),
+                       .preferred = std::move(former),
                        .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : spec.resources().ps(),
                        .ps_memory = memory_.MostNeeded(number),
                        .settle_for_fewer = now - entry->queued_since >= kGatherTime &&

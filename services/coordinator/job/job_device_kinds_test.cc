@@ -58,6 +58,16 @@ class JobDeviceKindsTest : public JobTest {
     ASSERT_TRUE(resume_point.has_value());
     Schedule(resume_point->first_step, "", job_.plan());
   }
+  // A free worker of kind kNew has warmed up for the job.
+  void WarmUpOtherKind(const std::string& worker) {
+    job_.BeginWarmUp(*job_.plan(), {worker}, now_);
+    v1::JobPlan warm_up;
+    ASSERT_TRUE(warm_up.ParseFromString(*job_.warm_up().plan()));
+    v1::JobReport report = Say(v1::MEMBER_PREPARED);
+    report.set_rehearsal(warm_up.rehearsal());
+    report.set_device_kind(kNew);
+    job_.Report(worker, &report, now_);
+  }
   std::string MessageOf(const std::string& reason) {
     for (const v1::JobEvent& event : TakeEffects().events) {
       if (event.reason() == reason) return event.message();
@@ -90,14 +100,8 @@ TEST_F(JobDeviceKindsTest, AJoiningWorkerOfAnotherKindIsExcluded) {
   EXPECT_EQ(job_.record().device_kind(), kOld);
   for (const bool has_restarted : {false, true}) {
     if (has_restarted) job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
-    job_.BeginWarmUp(*job_.plan(), {"w-2"}, now_);
-    v1::JobPlan warm_up;
-    ASSERT_TRUE(warm_up.ParseFromString(*job_.warm_up().plan()));
-    v1::JobReport report = Say(v1::MEMBER_PREPARED);
-    report.set_rehearsal(warm_up.rehearsal());
-    report.set_device_kind(kNew);
     TakeEffects();
-    job_.Report("w-2", &report, now_);
+    WarmUpOtherKind("w-2");
     EXPECT_EQ(job_.state(), v1::RUNNING);
     EXPECT_TRUE(job_.warm_up().IsOfOtherKind("w-2"));
     EXPECT_EQ(MessageOf("WORKER_CANNOT_JOIN"),
@@ -135,13 +139,7 @@ TEST_F(JobDeviceKindsTest, ASubstituteOfAnotherKindCostsNoRecovery) {
 
 TEST_F(JobDeviceKindsTest, AJobGoesOnWithAnotherKindIfNoWorkerOfItsOwnIsLeft) {
   RunWith(kOld);
-  job_.BeginWarmUp(*job_.plan(), {"w-2"}, now_);
-  v1::JobPlan warm_up;
-  ASSERT_TRUE(warm_up.ParseFromString(*job_.warm_up().plan()));
-  v1::JobReport report = Say(v1::MEMBER_PREPARED);
-  report.set_rehearsal(warm_up.rehearsal());
-  report.set_device_kind(kNew);
-  job_.Report("w-2", &report, now_);
+  WarmUpOtherKind("w-2");
   ASSERT_TRUE(job_.warm_up().IsOfOtherKind("w-2"));
   ASSERT_TRUE(job_.Suspend(now_).ok());
   for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 0);

@@ -109,8 +109,12 @@ Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
 
     Placement& placement = decision.placements.emplace_back();
     placement.number = job.number;
+    // Not std::ranges::stable_partition: Clang 14 cannot compile its result type of libstdc++ 12.
+    std::stable_partition(free.workers.begin(), free.workers.end(),
+                          [&](const std::string& name) { return job.preferred.contains(name); });
     placement.workers.assign(free.workers.begin(), free.workers.begin() + workers);
     free.workers.erase(free.workers.begin(), free.workers.begin() + workers);
+    for (auto* names : {&placement.workers, &free.workers}) std::ranges::sort(*names, NaturalLess);
     std::ranges::sort(free.ps, LighterPs);
     const int64_t bytes = job.ps_memory.With(workers);
     for (FreeMembers::Ps& ps : free.ps) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/types/span.h"
 
 namespace muster {
@@ -22,8 +23,11 @@ struct WaitingJob {
   uint64_t number = 0;  // submission order
   int32_t priority = 0;
   int workers_min = 1;
-  int workers_max = 1;           // a useful number, or workers_min
-  int logical = 0;               // logical workers; 0: none, so every number is useful
+  int workers_max = 1;  // a useful number, or workers_min
+  int logical = 0;      // logical workers; 0: none, so every number is useful
+  // Workers that the job takes first if they are free. With logical workers these are its former
+  // ones, because they have the device kind with which it trained.
+  absl::btree_set<std::string> preferred = {};
   int ps = 1;                    // 0: workers own the shards
   PsMemory ps_memory = {};       // the most that it needs on any ps; zeros: not known yet
   bool settle_for_fewer = true;  // false: needs workers_max, because more workers may soon attach
@@ -86,10 +90,10 @@ bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b);
 // it. Otherwise a stream of small jobs would starve a large one. No job starts while
 // free.reserved_for is set.
 //
-// Members: workers in natural name order ("w-2" before "w-10"). Ps with the fewest jobs first, then
-// by name, among those with room for the job's shards. If too few ps have room, the job takes fewer
-// workers, because they need less memory. A job with logical workers takes a useful number of
-// workers (worker_numbers.h), or workers_min.
+// Members: workers in natural name order ("w-2" before "w-10"), preferred ones first. Ps with the
+// fewest jobs first, then by name, among those with room for the job's shards. If too few ps have
+// room, the job takes fewer workers, because they need less memory. A job with logical workers
+// takes a useful number of workers (worker_numbers.h), or workers_min.
 std::vector<Placement> Schedule(absl::Span<const WaitingJob> waiting, FreeMembers free);
 // The result of Decide().
 struct Decision {

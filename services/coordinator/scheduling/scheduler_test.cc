@@ -84,6 +84,16 @@ TEST(SchedulerTest, AJobWithLogicalWorkersStartsWithAUsefulNumber) {
   EXPECT_EQ(workers({{.name = "p-0", .room_bytes = 29}}), 0);
 }
 
+TEST(SchedulerTest, AJobTakesTheWorkersThatItPrefersFirst) {
+  const auto placements = Schedule(
+      {WaitingJob{.number = 1, .workers_max = 3, .logical = 3, .preferred = {"w-10", "w-3", "w-4"}},
+       WaitingJob{.number = 2}},
+      Fleet({"w-1", "w-2", "w-3", "w-10"}, {"p-0"}));
+  ASSERT_EQ(placements.size(), 2);
+  EXPECT_THAT(placements[0].workers, ElementsAre("w-1", "w-3", "w-10"));
+  EXPECT_THAT(placements[1].workers, ElementsAre("w-2"));
+}
+
 TEST(SchedulerTest, FreeMembersAreReservedForAGangThatHasWaitedLong) {
   const std::vector<WaitingJob> jobs = {
       {.number = 1, .workers_min = 3, .workers_max = 3, .has_reservation = true},
