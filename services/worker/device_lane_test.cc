@@ -13,7 +13,7 @@
 #include "lib/graph/gradient_order.h"
 #include "lib/graph/lowering/lowering.h"
 #include "lib/plan/parameter_table.h"
-#include "services/worker/tiny_jobs.h"
+#include "services/worker/testing/tiny_jobs.h"
 
 namespace muster::device_lane_test {
 namespace {

@@ -22,7 +22,7 @@
 #include "services/worker/driven_worker.h"
 #include "services/worker/program/fake_program.h"
 #include "services/worker/program/program_port.h"
-#include "services/worker/tiny_jobs.h"
+#include "services/worker/testing/tiny_jobs.h"
 
 namespace muster::external_loop_test {
 namespace {

@@ -20,9 +20,9 @@
 #include "lib/transport/testing/inprocess_transport.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/worker/progress_log.h"
-#include "services/worker/tiny_jobs.h"
+#include "services/worker/testing/tiny_jobs.h"
+#include "services/worker/testing/training_run.h"
 #include "services/worker/trainer.h"
-#include "services/worker/training_run.h"
 #include "services/worker/worker_metrics.h"
 
 namespace muster::logical_workers_test {

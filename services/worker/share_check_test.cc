@@ -17,7 +17,7 @@
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 #include "services/coordinator/dispatch/job_plan.h"
-#include "services/worker/tiny_jobs.h"
+#include "services/worker/testing/tiny_jobs.h"
 
 namespace muster::share_check_test {
 namespace {

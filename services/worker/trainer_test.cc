@@ -27,8 +27,8 @@
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/testing/inprocess_transport.h"
-#include "services/worker/tiny_jobs.h"
-#include "services/worker/training_run.h"
+#include "services/worker/testing/tiny_jobs.h"
+#include "services/worker/testing/training_run.h"
 
 namespace muster::trainer_test {
 namespace {

@@ -23,7 +23,7 @@
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/testing/inprocess_transport.h"
 #include "services/worker/driven_worker.h"
-#include "services/worker/tiny_jobs.h"
+#include "services/worker/testing/tiny_jobs.h"
 
 namespace muster::worker_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "services/worker/tiny_jobs.h"
+#include "services/worker/testing/tiny_jobs.h"
 
 #include <fstream>
 #include <string>

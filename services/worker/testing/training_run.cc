@@ -1,4 +1,4 @@
-#include "services/worker/training_run.h"
+#include "services/worker/testing/training_run.h"
 
 #include <thread>
 
