@@ -267,11 +267,12 @@ class Fleet(ClusterCase):
         fleet = self.cluster
         job = self.submit(ENDLESS)
         self.await_job(job, "two workers", lambda now: now["state"] == "RUNNING" and self.workers_of(job) == 2)
-        fleet.scale("muster-worker", 3)
+        # Three would not make a job with `logical: 4` faster than two.
+        fleet.scale("muster-worker", 4)
         fleet.await_ready(PATIENCE_S)
-        self.await_job(job, "a third worker", lambda now: now["state"] == "RUNNING" and self.workers_of(job) == 3)
-        self.await_steps(job, "a step of three workers")
-        self.say(f"step {self.step(job)}: three workers")
+        self.await_job(job, "four workers", lambda now: now["state"] == "RUNNING" and self.workers_of(job) == 4)
+        self.await_steps(job, "a step of four workers")
+        self.say(f"step {self.step(job)}: four workers")
         fleet.scale("muster-worker", 1)
         self.await_job(job, "one worker", lambda now: now["state"] == "RUNNING" and self.workers_of(job) == 1)
         self.await_steps(job, "a step of one worker")
