@@ -151,9 +151,12 @@ CASES = {
         minute=78, before=70, fires=['job="sick"'],
         silent={**job("muster_job_running", "1x90", "0x90"), **job("muster_job_samples_per_second", "100x60 80x30", "100x60 1x30")}),
     "MusterStraggler": dict(
-        series={**RUNNING, **job("muster_ps_gate_wait_seconds_total", "0+30x90", "0+3x90", 'worker="worker-1",')}, minute=19, before=9,
+        series={**RUNNING, **job("muster_ps_gate_wait_seconds_total", "0+30x90", "0+3x90", 'worker="worker-1",'),
+                **job("muster_job_logical_workers", "4x90", "4x90"), **job("muster_job_workers", "4x90", "3x90")}, minute=19, before=9,
         fires=['job="sick",worker="worker-1"'],
-        silent={**RUNNING, **job("muster_ps_gate_wait_seconds_total", "0+6x90", "0x90", 'worker="worker-1",')}),
+        silent={**RUNNING, **job("muster_ps_gate_wait_seconds_total", "0+6x90", "0+30x90", 'worker="worker-1",'),
+                # One of three workers computes two of four shares.
+                'muster_job_logical_workers{job="well"}': "4x90", 'muster_job_workers{job="well"}': "3x90"}),
     "MusterWorkerSlow": dict(
         series={**steps("sick", 0.1, a=0.2, b=0.2, c=0.35), **steps("two", 0.1, a=0.2, b=0.35), **steps("well", 0.1, a=0.2, b=0.2, c=0.28)},
         minute=6, before=4, fires=['job="sick",worker="c"', 'job="two",worker="b"'],

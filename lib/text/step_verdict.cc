@@ -34,6 +34,7 @@ StepCost CostOf(const v1::MemberTiming& member) {
           .backward = timing.backward_seconds() / steps,
           .sent_bytes = static_cast<double>(timing.sent_bytes()) / steps,
           .received_bytes = static_cast<double>(timing.received_bytes()) / steps,
+          .samples = static_cast<double>(timing.samples()) / steps,
           .samples_per_second = timing.step_seconds() > 0
                                     ? static_cast<double>(timing.samples()) / timing.step_seconds()
                                     : 0,
@@ -41,15 +42,25 @@ StepCost CostOf(const v1::MemberTiming& member) {
           .steps = timing.steps()};
 }
 
+// A worker with more samples than the others needs more time, and is not slow.
 std::optional<std::string> Straggler(const std::vector<StepCost>& costs, const StepCost& slowest) {
   if (costs.size() < 2) return std::nullopt;
-  double others = 0;
-  for (const StepCost& cost : costs) others += cost.own();
-  others = (others - slowest.own()) / static_cast<double>(costs.size() - 1);
-  if (slowest.own() < kStragglerFactor * others) return std::nullopt;
+  double time = 0, samples = 0;
+  for (const StepCost& cost : costs) time += cost.own(), samples += cost.samples;
+  const auto count = static_cast<double>(costs.size() - 1);
+  time = (time - slowest.own()) / count;
+  samples = (samples - slowest.samples) / count;
+  if (slowest.own() < kStragglerFactor * time) return std::nullopt;
+  const double share = samples > 0 ? slowest.samples / samples : 1;
+  if (slowest.own() < kStragglerFactor * time * share) {
+    return absl::StrFormat(
+        "uneven shares: %s trains %.1f samples of a step, the others %.1f: they wait for it. Even "
+        "shares help: docs/job_spec.md#logical-workers",
+        slowest.worker, slowest.samples, samples);
+  }
   return absl::StrCat("straggler: ", slowest.worker, " needs ", Millis(slowest.own()),
-                      " ms of its own for a step, the others ", Millis(others), " ms (x",
-                      absl::StrFormat("%.1f", slowest.own() / std::max(others, 1e-9)),
+                      " ms of its own for a step, the others ", Millis(time), " ms (x",
+                      absl::StrFormat("%.1f", slowest.own() / std::max(time, 1e-9)),
                       "): they wait for it");
 }
 
@@ -79,7 +90,7 @@ std::string Bound(const StepCost& slowest) {
       " of a step for parameters (", arithmetic, "); it sends ", Size(slowest.sent_bytes),
       " and receives ", Size(slowest.received_bytes), " a step, ",
       Size((slowest.sent_bytes + slowest.received_bytes) / std::max(slowest.step, 1e-9)),
-      "/s. A larger batch, sync.compression, more ps or a faster network help");
+      "/s. A larger batch, sync.values: bf16, sync.compression, more ps or a faster network help");
 }
 
 }  // namespace

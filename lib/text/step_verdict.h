@@ -10,12 +10,12 @@
 
 namespace muster {
 
-// The mean step of one worker. Times are in seconds, bytes are per step.
+// The mean step of one worker. Times are in seconds, bytes and samples are per step.
 struct StepCost {
   std::string worker;
   double step = 0, data = 0, compute = 0, wait = 0;
   double forward = 0, backward = 0;  // parts of `compute`; 0 if the worker cannot tell them apart
-  double sent_bytes = 0, received_bytes = 0, samples_per_second = 0;
+  double sent_bytes = 0, received_bytes = 0, samples = 0, samples_per_second = 0;
   v1::InputTiming input;  // over all steps; no samples if the worker does not tell
   int64_t steps = 0;      // number of steps that the mean covers
 
@@ -28,7 +28,7 @@ struct StepCost {
 std::vector<StepCost> StepCosts(const v1::ReadJobTimingResponse& timing);
 
 // Returns one or two lines without line breaks, or none if `costs` is empty:
-//   1. the worker that the others wait for, if there is one
+//   1. the worker that the others wait for, if there is one, because it is slow or has more samples
 //   2. whether input, computing or communication bounds the job, with the arithmetic and a remedy
 std::vector<std::string> StepVerdict(const std::vector<StepCost>& costs);
 

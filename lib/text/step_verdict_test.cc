@@ -10,6 +10,7 @@ namespace muster::step_verdict_test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -64,6 +65,25 @@ TEST(StepVerdictTest, TheOthersWaitForAStraggler) {
                           "20.0 ms (x2.4): they wait for it",
                           StartsWith("compute-bound: worker-1")))
       << "the others' waiting is no communication";
+}
+
+// With 4 logical workers, one of 3 workers computes two of them.
+TEST(StepVerdictTest, AWorkerWithMoreSamplesIsNoStraggler) {
+  v1::ReadJobTimingResponse timing;
+  Add(timing, "worker-0", {.compute = 4, .wait = 0.1});
+  Add(timing, "worker-1", {.compute = 2, .wait = 2.1});
+  Add(timing, "worker-2", {.compute = 2.2, .wait = 1.9});
+  for (int i = 0; i < 3; ++i) {
+    v1::StepTiming& steps = *timing.mutable_members(i)->mutable_timing();
+    steps.set_samples(steps.steps() * (i == 0 ? 16 : 8));
+  }
+  EXPECT_THAT(VerdictOf(timing),
+              ElementsAre(StartsWith("uneven shares: worker-0 trains 16.0 samples of a step, the "
+                                     "others 8.0: they wait for it."),
+                          StartsWith("compute-bound: worker-0")));
+  // It takes three times as long for twice the samples.
+  timing.mutable_members(0)->mutable_timing()->set_compute_seconds(6.3);
+  EXPECT_THAT(VerdictOf(timing), Contains(StartsWith("straggler: worker-0")));
 }
 
 TEST(StepVerdictTest, CommunicationBoundsAJobWhoseSlowestWorkerWaits) {
