@@ -27,6 +27,7 @@ struct UpOptions {
   std::optional<int> ps;
   std::optional<int> workers;
   std::optional<std::string> devices;
+  std::optional<int> threads;
   bool observe = false;
 };
 
@@ -39,15 +40,18 @@ constexpr absl::Duration kStopGrace = absl::Seconds(35);
 
 std::string SizeText(const LocalCluster& cluster) {
   const LocalCluster::Options& size = cluster.options();
-  return absl::StrCat(size.ps, " ps and ", size.workers, size.workers == 1 ? " worker" : " workers",
-                      " (devices ", size.devices, ")");
+  return absl::StrCat(
+      size.ps, " ps and ", size.workers, size.workers == 1 ? " worker" : " workers", " (devices ",
+      size.devices,
+      size.threads_per_device == 0 ? "" : absl::StrCat(", threads ", size.threads_per_device), ")");
 }
 
 bool IsAsWanted(const LocalCluster& cluster, const UpOptions& options) {
   const LocalCluster::Options& has = cluster.options();
   return options.ps.value_or(has.ps) == has.ps &&
          options.workers.value_or(has.workers) == has.workers &&
-         options.devices.value_or(has.devices) == has.devices;
+         options.devices.value_or(has.devices) == has.devices &&
+         options.threads.value_or(has.threads_per_device) == has.threads_per_device;
 }
 
 // Starts or updates Prometheus if it was requested or already runs. An error is only printed,
@@ -69,6 +73,7 @@ absl::Status StartNew(const UpOptions& options) {
                                         .ps = options.ps.value_or(kPsDefault),
                                         .workers = options.workers.value_or(kWorkersDefault),
                                         .devices = options.devices.value_or("cpu"),
+                                        .threads_per_device = options.threads.value_or(0),
                                         .lifetime = Lifetime::kDetached}));
   // Without MUSTER_SERVER, commands find only the cluster in the default folder.
   const std::string export_line =
@@ -209,6 +214,8 @@ void AddLocalCommands(Command program, Session& session) {
   up.AddOption("--ps", options->ps, "Parameter servers; default: 2").Within(1, 64);
   up.AddOption("--workers", options->workers, "Workers; default: 2").Within(1, 64);
   up.AddOption("--devices", options->devices, "Devices of each worker: cpu, cpu:2");
+  up.AddOption("--threads", options->threads, "Threads of each worker; default: they share cores")
+      .Within(1, 1024);
   up.AddFlag("--observe", options->observe, "Start Prometheus too, with alerts");
   up.SetAction([options, &session] { session.Fail(Up(*options)); });
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "cli/local/job_check.h"
+#include "lib/concurrency/cpu_quota.h"
 #include "lib/job/path_rules.h"
 #include "lib/status/status.h"
 
@@ -80,6 +81,7 @@ std::string ArgumentsToResume(const JobClusterOptions& options, const std::strin
   if (options.ps > 0) add("--ps", absl::StrCat(options.ps));
   if (options.workers > 0) add("--workers", absl::StrCat(options.workers));
   if (options.devices != JobClusterOptions().devices) add("--devices", options.devices);
+  if (options.threads > 0) add("--threads", absl::StrCat(options.threads));
   // It comes last: a setting replaces what an earlier one says.
   add("--set", absl::StrCat(kResume, checkpoint));
   return arguments;
@@ -98,6 +100,11 @@ absl::StatusOr<JobCluster> StartOwnCluster(LocalCluster::Options options, const 
   return own;
 }
 
+int ThreadsFor(const v1::WorkerCount& workers, int cores) {
+  const int shares = std::max({1, workers.min(), workers.max(), workers.logical()});
+  return std::max(1, (cores - 1) / shares);
+}
+
 absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,
                                            const JobClusterOptions& options,
                                            const std::string& purpose) {
@@ -106,7 +113,9 @@ absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,
       {.dir = options.dir,
        .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : std::max(1, spec.resources().ps()),
        .workers = std::max({1, workers.min(), workers.max()}),
-       .devices = options.devices},
+       .devices = options.devices,
+       .threads_per_device =
+           options.threads > 0 ? options.threads : ThreadsFor(workers, UsableCpus())},
       spec.name(), purpose);
 }
 

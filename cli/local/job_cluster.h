@@ -20,6 +20,7 @@ struct JobClusterOptions {
   int ps = 0;                         // 0: as many as the job asks for
   int workers = 0;                    // 0: the job's maximum
   std::string devices = "cpu";        // --devices of each worker
+  int threads = 0;                    // of each device; 0: see ThreadsFor()
 };
 
 // Returns the spec that would be submitted, with the numbers of processes from the options. Returns
@@ -32,6 +33,11 @@ std::string ShellWord(absl::string_view word);
 // Returns the arguments of `muster run` that continue the job from a checkpoint, as shell words.
 // Repeats the options, except a setting of checkpoint.resume_from.
 std::string ArgumentsToResume(const JobClusterOptions& options, const std::string& checkpoint);
+
+// Returns the threads of each CPU device, so that the job's workers share all cores but one. The
+// bits depend on the number of threads. So logical workers get as many on any number of workers: as
+// if each was a worker.
+int ThreadsFor(const v1::WorkerCount& workers, int cores);
 
 struct JobCluster {
   std::unique_ptr<ClusterLock> lock;  // on the folder, until the cluster has ended

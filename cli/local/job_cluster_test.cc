@@ -15,16 +15,36 @@ TEST(JobClusterTest, QuotesWordsForAShell) {
 TEST(JobClusterTest, TheArgumentsToResumeRepeatTheOptionsOfTheUser) {
   EXPECT_EQ(ArgumentsToResume({.file = "stop.yaml"}, "/c/step-10"),
             "stop.yaml --set checkpoint.resume_from=/c/step-10");
-  EXPECT_EQ(ArgumentsToResume({.file = "my job.yaml",
-                               .settings = {"training.epochs=200", "checkpoint.resume_from=old",
-                                            "resources.workers={min: 1}"},
-                               .dir = "here",
-                               .ps = 3,
-                               .workers = 2,
-                               .devices = "cpu:2"},
-                              "/c/step-10"),
-            "'my job.yaml' --set training.epochs=200 --set 'resources.workers={min: 1}' --dir here "
-            "--ps 3 --workers 2 --devices cpu:2 --set checkpoint.resume_from=/c/step-10");
+  EXPECT_EQ(
+      ArgumentsToResume({.file = "my job.yaml",
+                         .settings = {"training.epochs=200", "checkpoint.resume_from=old",
+                                      "resources.workers={min: 1}"},
+                         .dir = "here",
+                         .ps = 3,
+                         .workers = 2,
+                         .devices = "cpu:2",
+                         .threads = 4},
+                        "/c/step-10"),
+      "'my job.yaml' --set training.epochs=200 --set 'resources.workers={min: 1}' --dir here "
+      "--ps 3 --workers 2 --devices cpu:2 --threads 4 --set checkpoint.resume_from=/c/step-10");
+}
+
+v1::WorkerCount Workers(int min, int max, int logical) {
+  v1::WorkerCount workers;
+  workers.set_min(min);
+  workers.set_max(max);
+  workers.set_logical(logical);
+  return workers;
+}
+
+TEST(JobClusterTest, LogicalWorkersHaveEquallyManyThreadsOnAnyNumberOfWorkers) {
+  for (const int workers : {1, 2, 3, 4}) {
+    EXPECT_EQ(ThreadsFor(Workers(workers, workers, /*logical=*/4), /*cores=*/16), 3) << workers;
+  }
+  EXPECT_EQ(ThreadsFor(Workers(1, 4, /*logical=*/0), 16), 3);
+  EXPECT_EQ(ThreadsFor(Workers(1, 0, /*logical=*/0), 16), 15);
+  EXPECT_EQ(ThreadsFor(Workers(1, 4, /*logical=*/64), 16), 1);
+  EXPECT_EQ(ThreadsFor(Workers(1, 1, /*logical=*/0), 1), 1);
 }
 
 }  // namespace

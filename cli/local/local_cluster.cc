@@ -407,6 +407,7 @@ absl::Status LocalCluster::SaveRecord() const {
   nlohmann::ordered_json record = {{"address", address()},
                                    {"directory", directory_},
                                    {"devices", options_.devices},
+                                   {"threads_per_device", options_.threads_per_device},
                                    {"whole", whole_},
                                    {"members", nlohmann::ordered_json::array()}};
   for (const auto& [name, member] : members_) {
@@ -438,6 +439,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Open(const std::stri
     cluster->target_ = record.at("address").get<std::string>();
     cluster->directory_ = record.at("directory").get<std::string>();
     cluster->options_.devices = record.at("devices").get<std::string>();
+    cluster->options_.threads_per_device = record.value("threads_per_device", 0);
     cluster->whole_ = record.value("whole", true);
     for (const auto& member : record.at("members")) {
       const auto name = member.at("name").get<std::string>();

@@ -65,7 +65,7 @@ class LocalCluster {
   const CoordinatorTarget& target() const { return target_; }
   std::string page() const;  // URL of the status page, "http://127.0.0.1:40121"
   const std::string& dir() const { return options_.dir; }
-  // After Open() only dir, ps, workers and devices are set.
+  // After Open() only dir, ps, workers, devices and threads_per_device are set.
   const Options& options() const { return options_; }
   std::vector<std::string> names() const;    // coordinator first
   pid_t pid(const std::string& name) const;  // 0 if it does not run
