@@ -547,6 +547,16 @@ void WarnOfMissingMembers(CoordinatorClient& client, const v1::Job& job) {
   if (has_ps) std::fputs(TooFew(id, "ps", resources.ps(), ps).c_str(), stderr);
 }
 
+// Returns the warnings of `after` that `before` has not.
+std::vector<std::string> NewWarnings(const v1::JobSpec& before, const v1::JobSpec& after) {
+  const std::vector<std::string> old = WarningsOf(before);
+  std::vector<std::string> warnings = WarningsOf(after);
+  std::erase_if(warnings, [&old](const std::string& warning) {
+    return std::ranges::find(old, warning) != old.end();
+  });
+  return warnings;
+}
+
 // The members of a job are chosen when it starts. So this suspends the job at a checkpoint and
 // resumes it with other numbers.
 absl::Status Scale(ScaleOptions options, Session& session) {
@@ -561,10 +571,12 @@ absl::Status Scale(ScaleOptions options, Session& session) {
   // Validates before suspending: a request that the coordinator would refuse must not stop a
   // running job.
   ASSIGN_OR_RETURN(v1::Job job, client.GetJob(options.job));
+  const v1::JobSpec before = job.spec();
   ApplyTo(*job.mutable_spec()->mutable_resources(), wanted);
   if (const auto faults = ValidateJobSpec(job.spec()); !faults.empty()) {
     return FaultsToStatus(faults);
   }
+  std::fputs(WarningLines(NewWarnings(before, job.spec())).c_str(), stderr);
   WarnOfMissingMembers(client, job);
   RETURN_IF_ERROR(client.SuspendJob(options.job).status());
   // From here on the job does not continue unless it is resumed, so every error says how.
