@@ -24,10 +24,13 @@ SampleRange PartOf(SampleRange range, int index, int parts) {
           each + (index < larger ? 1 : 0)};
 }
 
-std::vector<SampleRange> MicroBatchesOf(SampleRange range, int64_t limit) {
-  const int parts = limit == 0 ? 1 : static_cast<int>((range.count + limit - 1) / limit);
+std::vector<SampleRange> MicroBatchesOf(SampleRange share, int64_t limit, int device, int devices) {
+  const SampleRange own = PartOf(share, device, devices);
+  const int64_t largest = PartOf(share, /*index=*/0, devices).count;
+  const int64_t needed = limit == 0 ? 1 : (largest + limit - 1) / limit;
+  const auto parts = static_cast<int>(std::min(needed, own.count));
   std::vector<SampleRange> cut;
-  for (int part = 0; part < parts; ++part) cut.push_back(PartOf(range, part, parts));
+  for (int part = 0; part < parts; ++part) cut.push_back(PartOf(own, part, parts));
   return cut;
 }
 

@@ -39,9 +39,10 @@ struct SampleRange {
 // Returns part `index` of `range`, cut into `parts` as evenly as possible, larger parts first.
 SampleRange PartOf(SampleRange range, int index, int parts);
 
-// Cuts `range` into the smallest number of parts that have at most `limit` samples, see PartOf().
-// limit 0: one part.
-std::vector<SampleRange> MicroBatchesOf(SampleRange range, int64_t limit);
+// Returns the micro-batches of one of `devices` devices, which computes its PartOf() `share`. A
+// micro-batch has at most `limit` samples; limit 0: all. Every device has as many micro-batches as
+// the device with the largest part needs, or one for each of its samples if it has fewer of them.
+std::vector<SampleRange> MicroBatchesOf(SampleRange share, int64_t limit, int device, int devices);
 
 // The graphs that a job's devices run. They are built from the forward graph of the job's plan.
 struct LaneGraphs {

@@ -368,8 +368,8 @@ std::vector<SampleRange> Trainer::RunsOf(int device, int devices) const {
   const v1::PlanWorker& self = plan.workers(ToInt(options_.rank));
   const int64_t logical = LogicalWorkers(plan);
   if (logical == 0) {
-    return MicroBatchesOf(PartOf({0, self.samples()}, device, devices),
-                          plan.spec().training().micro_batch_size());
+    return MicroBatchesOf({0, self.samples()}, plan.spec().training().micro_batch_size(), device,
+                          devices);
   }
   std::vector<SampleRange> runs;
   for (const SumNode& leaf : LeavesOf(NodeOf(options_))) {
