@@ -1,5 +1,11 @@
 #include "kernels/batch_norm.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
 #include "kernels/comparison.h"
 #include "kernels/images.h"
 #include "kernels/reference.h"
@@ -25,10 +31,14 @@ class BatchNormTest : public testing::TestWithParam<ImageSize> {
     const Floats each(size_.channels, NAN);
     Floats state(shape.state_floats(), NAN), y(x.size(), NAN), dx(x.size(), NAN);
     Results r{.mean = each, .rstd = each, .variance = each, .dbias = each, .dgain = each};
-    BatchNorm({y.data(), r.mean.data(), r.rstd.data(), r.variance.data(), state.data()}, x.data(),
-              bias_.data(), gain_.data(), kEpsilon, shape, activation, workspace.data());
-    BatchNormGrad({dx.data(), r.dbias.data(), r.dgain.data()}, dy.data(), x.data(), r.mean.data(),
-                  r.rstd.data(), state.data(), gain_.data(), shape, activation, workspace.data());
+    BatchNormMoments(x.data(), shape, workspace.data());
+    BatchNormApply({y.data(), r.mean.data(), r.rstd.data(), r.variance.data(), state.data()},
+                   x.data(), bias_.data(), gain_.data(), kEpsilon, shape, activation,
+                   workspace.data());
+    BatchNormGradSums(dy.data(), x.data(), r.mean.data(), r.rstd.data(), state.data(), gain_.data(),
+                      shape, activation, workspace.data());
+    BatchNormGradApply({dx.data(), r.dbias.data(), r.dgain.data()}, dy.data(), x.data(),
+                       r.rstd.data(), shape, activation, workspace.data());
     for (size_t i = 0; i < y.size(); ++i) EXPECT_FALSE(std::isnan(y[i]) || std::isnan(dx[i]));
     r.y = FromLayout(y, layout, x_.size());
     r.dx = FromLayout(dx, layout, x_.size());
@@ -122,20 +132,122 @@ TEST_P(BatchNormTest, InferenceTakesTheRunningValues) {
   }
 }
 
+// Normalises x[B, C] in parts of one device each, which exchange their sums. Returns the results of
+// all parts in the order of the samples; dbias and dgain are the sums over the parts.
+Results RunInParts(const std::vector<int64_t>& parts, const Floats& x, const Floats& dy,
+                   const Floats& bias, const Floats& gain) {
+  struct Device {
+    BatchNormShape shape;
+    std::unique_ptr<Scratch> workspace;
+    int64_t first;
+    Floats state;
+  };
+  const auto channels = static_cast<int64_t>(bias.size());
+  std::vector<Device> devices;
+  int64_t first = 0;
+  for (const int64_t samples : parts) {
+    const BatchNormShape shape{.batch = samples,
+                               .channels = channels,
+                               .pixels = 1,
+                               .devices = static_cast<int>(parts.size())};
+    devices.push_back({.shape = shape,
+                       .workspace = std::make_unique<Scratch>(BatchNormWorkspaceBytes(shape)),
+                       .first = first * channels,
+                       .state = Floats(shape.state_floats(), NAN)});
+    first += samples;
+  }
+  const auto gather = [&] {
+    for (const Device& from : devices) {
+      const BatchNormSums sums = BatchNormSumsIn(from.shape, from.workspace->data());
+      for (const Device& to : devices) {
+        std::copy_n(sums.own, sums.size,
+                    BatchNormSumsIn(to.shape, to.workspace->data()).all +
+                        (&from - devices.data()) * sums.size);
+      }
+    }
+  };
+  const Floats each(channels, NAN);
+  Results r{.y = Floats(x.size(), NAN), .mean = each, .rstd = each, .variance = each};
+  r.dx = Floats(x.size(), NAN);
+  r.dbias = r.dgain = Floats(channels, 0);
+  for (const Device& d : devices) {
+    BatchNormMoments(x.data() + d.first, d.shape, d.workspace->data());
+  }
+  gather();
+  for (Device& d : devices) {
+    BatchNormApply(
+        {r.y.data() + d.first, r.mean.data(), r.rstd.data(), r.variance.data(), d.state.data()},
+        x.data() + d.first, bias.data(), gain.data(), kEpsilon, d.shape, BatchNormActivation::kRelu,
+        d.workspace->data());
+  }
+  for (Device& d : devices) {
+    BatchNormGradSums(dy.data() + d.first, x.data() + d.first, r.mean.data(), r.rstd.data(),
+                      d.state.data(), gain.data(), d.shape, BatchNormActivation::kRelu,
+                      d.workspace->data());
+  }
+  gather();
+  for (Device& d : devices) {
+    Floats dbias(channels), dgain(channels);
+    BatchNormGradApply({r.dx.data() + d.first, dbias.data(), dgain.data()}, dy.data() + d.first,
+                       x.data() + d.first, r.rstd.data(), d.shape, BatchNormActivation::kRelu,
+                       d.workspace->data());
+    for (int64_t c = 0; c < channels; ++c) {
+      r.dbias[c] += dbias[c];
+      r.dgain[c] += dgain[c];
+    }
+  }
+  return r;
+}
+
+TEST(SynchronisedBatchNormTest, PartsOfABatchGiveWhatTheBatchGives) {
+  constexpr int64_t kBatch = 11, kChannels = 5;
+  const Floats x = Normals(kBatch * kChannels, 1), dy = Normals(kBatch * kChannels, 2);
+  const Floats gain = Normals(kChannels, 3), bias = Normals(kChannels, 4);
+  const Results whole = RunInParts({kBatch}, x, dy, bias, gain);
+  for (const std::vector<int64_t>& parts :
+       std::vector<std::vector<int64_t>>{{6, 5}, {1, 10}, {3, 3, 3, 2}, {1, 1, 8, 1}}) {
+    const Results r = RunInParts(parts, x, dy, bias, gain);
+    const auto expect_close = [](const Floats& values, const Floats& wanted) {
+      for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(values[i], wanted[i], 1e-6) << i;
+    };
+    expect_close(r.y, whole.y);
+    expect_close(r.mean, whole.mean);
+    expect_close(r.rstd, whole.rstd);
+    expect_close(r.variance, whole.variance);
+    expect_close(r.dx, whole.dx);
+    expect_close(r.dbias, whole.dbias);
+    expect_close(r.dgain, whole.dgain);
+  }
+}
+
+// Sums of squares that are not centred would lose more digits than a float has.
+TEST(SynchronisedBatchNormTest, PartsFarFromZeroKeepTheirVariance) {
+  constexpr int64_t kBatch = 400;
+  Floats x = Normals(kBatch, 1);
+  for (float& v : x) v += 10000;
+  const reference::BatchNorm expected(Wide(x), 0, kBatch, 1, 1);
+  const Results r = RunInParts({101, 100, 100, 99}, x, Normals(kBatch, 2), {0}, {1});
+  EXPECT_NEAR(r.variance[0], expected.variance[0], 1e-5);
+  EXPECT_NEAR(r.mean[0], expected.mean[0], 1e-3) << "the distance between floats";
+}
+
 TEST(BatchNormTest, AChannelFarFromZeroKeepsItsVariance) {
-  Floats x = Normals(4 * 1000, 1);
-  for (float& v : x) v += 1000;
-  const reference::BatchNorm expected(Wide(x), 0, 4, 1, 1000);
-  const BatchNormShape shape{.batch = 4, .channels = 1, .pixels = 1000};
-  Scratch workspace(BatchNormWorkspaceBytes(shape));
-  Floats y(x.size(), NAN), state(shape.state_floats());
-  float mean = 0, rstd = 0, variance = 0;
-  const float bias = 0;
+  for (const float mean : {1000.0f, 10000.0f}) {
+    Floats x = Normals(4 * 1000, 1);
+    for (float& v : x) v += mean;
+    const reference::BatchNorm expected(Wide(x), 0, 4, 1, 1000);
+    const BatchNormShape shape{.batch = 4, .channels = 1, .pixels = 1000};
+    Scratch workspace(BatchNormWorkspaceBytes(shape));
+    Floats y(x.size(), NAN), state(shape.state_floats());
+    float of_batch = 0, rstd = 0, variance = 0;
+    const float bias = 0;
 
-  BatchNorm({y.data(), &mean, &rstd, &variance, state.data()}, x.data(), &bias, nullptr, 0, shape,
-            BatchNormActivation::kNone, workspace.data());
+    BatchNormMoments(x.data(), shape, workspace.data());
+    BatchNormApply({y.data(), &of_batch, &rstd, &variance, state.data()}, x.data(), &bias, nullptr,
+                   0, shape, BatchNormActivation::kNone, workspace.data());
 
-  EXPECT_NEAR(variance, expected.variance[0], 1e-6);
+    EXPECT_NEAR(variance, expected.variance[0], mean == 1000 ? 1e-6 : 1e-5);
+  }
 }
 
 }  // namespace

@@ -77,6 +77,10 @@ struct RunArguments {
   // announced in the last one.
   bool is_first_micro_batch = true;
   bool is_last_micro_batch = true;
+  // This device's rank among Options.synchronised_devices. All of them run the same graph equally
+  // often, each on its own thread. Null if there is one device, or the graph has no synchronised
+  // norm.
+  Communicator* communicator = nullptr;
 };
 
 // Runs one graph on one device. Thread-compatible.
@@ -111,6 +115,10 @@ class Executor {
     // its own thread. Requires: the pointee outlives the executor, and `parameters` and `gradients`
     // above point into its memory.
     const ExecutorPeers* peers = nullptr;
+    // The number of devices that compute parts of each batch and normalise them together: nodes
+    // with the attribute `synchronised` exchange their sums in the middle of a run. A run fails
+    // with the error of RunArguments.communicator.
+    int synchronised_devices = 1;
     // Records the time of every node of every run. Outlives the executor.
     Profile* profile = nullptr;
   };

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/collective/communicator.h"
 #include "lib/graph/shape_inference.h"
 #include "proto/muster/v1/graph.pb.h"
 
@@ -48,6 +49,9 @@ struct RunNumbers {
   // The number of the global batch's targets that count, for each graph input. Null: count the
   // targets of this run.
   const int64_t* counted_targets = nullptr;
+  // This device's rank among those that merge the sums of synchronised norms. Null: such a node
+  // does not meet the others, and its results have no meaning. A GPU warms up so.
+  Communicator* communicator = nullptr;
 
   // The number of elements (rows, ...) in the global batch if this run has `own` of them.
   double of_batch(int64_t own) const { return double(own) / double(samples) * double(batch); }

@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const v1::Graph& g
                                                               const Options& options) {
   // Kernels are prepared for the device's number of threads.
   static_cast<CpuDevice&>(*options.device).Drive();
-  CpuKernels kernels;
+  CpuKernels kernels(options.synchronised_devices);
   ASSIGN_OR_RETURN(const std::unique_ptr<CompiledGraph> compiled,
                    CompiledGraph::Create(graph, CompileOptions(graph, options), kernels));
   const int64_t copy_bytes = CopyBytes(*compiled, options);
@@ -296,7 +296,8 @@ RunNumbers CpuExecutor::NumbersOf(const RunArguments& arguments) const {
           .seed = arguments.seed,
           .step = arguments.step,
           .counted_targets =
-              arguments.counted_targets.empty() ? nullptr : arguments.counted_targets.data()};
+              arguments.counted_targets.empty() ? nullptr : arguments.counted_targets.data(),
+          .communicator = arguments.communicator};
 }
 
 absl::Status CpuExecutor::RunStep(const Step& step, const RunNumbers& numbers) {
@@ -356,7 +357,7 @@ absl::StatusOr<std::unique_ptr<Executor>> CreateCpuExecutor(const v1::Graph& gra
 absl::StatusOr<Executor::MemoryNeed> PlanCpuMemory(const v1::Graph& graph,
                                                    const Executor::Options& options) {
   static_cast<CpuDevice&>(*options.device).Drive();
-  CpuKernels kernels;
+  CpuKernels kernels(options.synchronised_devices);
   ASSIGN_OR_RETURN(const std::unique_ptr<CompiledGraph> compiled,
                    CompiledGraph::Create(graph, CompileOptions(graph, options), kernels));
   int64_t outside = 0;

@@ -154,9 +154,9 @@ PlannedNode CpuKernels::Plan(absl::string_view op, const TypedNode& node) {
   const CpuKernel& kernel = Table().at(op);
   if (kernel.any_type || (std::ranges::none_of(node.inputs, IsNarrow) &&
                           std::ranges::none_of(node.outputs, IsNarrow))) {
-    return kernel.plan({node, layouts_});
+    return kernel.plan({node, layouts_, synchronised_devices_});
   }
-  CpuNode wide{node, layouts_};
+  CpuNode wide{node, layouts_, synchronised_devices_};
   std::ranges::transform(node.inputs, wide.inputs.begin(), Widened);
   std::ranges::transform(node.outputs, wide.outputs.begin(), Widened);
   return WideningPlan(node, kernel.plan(wide), layouts_).Build();

@@ -13,6 +13,7 @@ namespace muster {
 // The input of a node's planner.
 struct CpuNode : TypedNode {
   CpuLayouts& layout_table;
+  int synchronised_devices;  // see Executor::Options
 
   int64_t elements(int input) const { return inputs[input].elements(); }
   // rows() is the product of all dimensions except the last; columns() is the last.
@@ -42,6 +43,8 @@ bool HasCpuKernel(absl::string_view op);
 
 class CpuKernels : public KernelRegistry {
  public:
+  explicit CpuKernels(int synchronised_devices = 1) : synchronised_devices_(synchronised_devices) {}
+
   absl::StatusOr<PlannedNode> Plan(const TypedNode& node) override;
   absl::StatusOr<PlannedNode> PlanReorder(const TensorType& type, Layout from, Layout to) override;
   int64_t Bytes(const TensorType& type, Layout layout) override;
@@ -50,6 +53,7 @@ class CpuKernels : public KernelRegistry {
   PlannedNode Plan(absl::string_view op, const TypedNode& node);
   PlannedNode PlanNarrowAddLayerNorm(const TypedNode& node);
 
+  const int synchronised_devices_;
   CpuLayouts layouts_;
 };
 

@@ -2,6 +2,8 @@
 #include <array>
 #include <cstdint>
 
+#include "absl/status/status.h"
+#include "glog/logging.h"
 #include "kernels/activation.h"
 #include "kernels/batch_norm.h"
 #include "kernels/elementwise.h"
@@ -10,6 +12,7 @@
 #include "kernels/rms_norm.h"
 #include "lib/engine/cpu/binding.h"
 #include "lib/graph/attributes.h"
+#include "lib/status/status.h"
 
 namespace muster {
 namespace {
@@ -27,23 +30,61 @@ kernels::BatchNormShape BatchNormShapeOf(const CpuNode& n, const TensorType& x, 
           .layout = n.layout_table[layout]};
 }
 
+// Returns the shape of a node that computes moments, or their gradients.
+kernels::BatchNormShape SynchronisedShapeOf(const CpuNode& n, const TensorType& x, Layout layout) {
+  kernels::BatchNormShape shape = BatchNormShapeOf(n, x, layout);
+  if (IntegerAttribute(*n.node, "synchronised") != 0) shape.devices = n.synchronised_devices;
+  return shape;
+}
+
+absl::Status GatherSums(const kernels::BatchNormShape& shape, std::byte* workspace,
+                        const RunNumbers& numbers) {
+  if (shape.devices == 1) return absl::OkStatus();
+  CHECK(numbers.communicator != nullptr && numbers.communicator->world_size() == shape.devices)
+      << "a synchronised norm of " << shape.devices << " devices";
+  const kernels::BatchNormSums sums = kernels::BatchNormSumsIn(shape, workspace);
+  const auto size = static_cast<size_t>(sums.size) * sizeof(double) / sizeof(float);
+  return numbers.communicator->AllGather({reinterpret_cast<const float*>(sums.own), size},
+                                         {reinterpret_cast<float*>(sums.all), size * shape.devices},
+                                         /*stream=*/nullptr);
+}
+
+absl::Status BatchNorm(const kernels::BatchNormOutputs& outputs, const float* x, const float* bias,
+                       const float* gain, float epsilon, const kernels::BatchNormShape& shape,
+                       Activation activation, std::byte* workspace, const RunNumbers& numbers) {
+  kernels::BatchNormMoments(x, shape, workspace);
+  RETURN_IF_ERROR(GatherSums(shape, workspace, numbers));
+  kernels::BatchNormApply(outputs, x, bias, gain, epsilon, shape, activation, workspace);
+  return absl::OkStatus();
+}
+
+absl::Status BatchNormGrad(const kernels::BatchNormGradients& gradients, const float* dy,
+                           const float* x, const float* mean, const float* rstd, const float* state,
+                           const float* gain, const kernels::BatchNormShape& shape,
+                           Activation activation, std::byte* workspace, const RunNumbers& numbers) {
+  kernels::BatchNormGradSums(dy, x, mean, rstd, state, gain, shape, activation, workspace);
+  RETURN_IF_ERROR(GatherSums(shape, workspace, numbers));
+  kernels::BatchNormGradApply(gradients, dy, x, rstd, shape, activation, workspace);
+  return absl::OkStatus();
+}
+
 template <Activation kActivation>
 PlannedNode PlanBatchNorm(const CpuNode& n) {
-  const kernels::BatchNormShape shape = BatchNormShapeOf(n, n.inputs[0], n.layouts[0]);
+  const kernels::BatchNormShape shape = SynchronisedShapeOf(n, n.inputs[0], n.layouts[0]);
   PlannedNode plan{.input_layouts = {n.layouts[0]},
                    .output_layouts = {n.layouts[0]},
                    .overwritable = {0},
                    .shape_only = {1, 2},
                    .workspace_bytes = kernels::BatchNormWorkspaceBytes(shape),
                    .state_bytes = {shape.state_floats() * int64_t{sizeof(float)}}};
-  plan.prepare = Call([shape, epsilon = Epsilon(n)](const NodeMemory& m) {
-    kernels::BatchNorm({.y = Output(m),
-                        .mean = Output(m, 1),
-                        .rstd = Output(m, 2),
-                        .variance = Output(m, 3),
-                        .state = Output(m, 4)},
-                       Input(m, 0), Input(m, 3), OptionalInput(m, 4), epsilon, shape, kActivation,
-                       m.workspace);
+  plan.prepare = Call([shape, epsilon = Epsilon(n)](const NodeMemory& m, const RunNumbers& r) {
+    return BatchNorm({.y = Output(m),
+                      .mean = Output(m, 1),
+                      .rstd = Output(m, 2),
+                      .variance = Output(m, 3),
+                      .state = Output(m, 4)},
+                     Input(m, 0), Input(m, 3), OptionalInput(m, 4), epsilon, shape, kActivation,
+                     m.workspace, r);
   });
   return plan;
 }
@@ -64,16 +105,16 @@ PlannedNode PlanBatchNormInference(const CpuNode& n) {
 template <Activation kActivation>
 PlannedNode PlanBatchNormGrad(const CpuNode& n) {
   const Layout layout = n.layouts[1];  // x's layout, which the forward kernel kept
-  const kernels::BatchNormShape shape = BatchNormShapeOf(n, n.inputs[1], layout);
+  const kernels::BatchNormShape shape = SynchronisedShapeOf(n, n.inputs[1], layout);
   PlannedNode plan{.input_layouts = {layout, layout},
                    .output_layouts = {layout},
                    .overwritable = {0, 1},
                    .shape_only = {5},
                    .workspace_bytes = kernels::BatchNormWorkspaceBytes(shape)};
-  plan.prepare = Call([shape](const NodeMemory& m) {
-    kernels::BatchNormGrad({.dx = Output(m), .dbias = Output(m, 1), .dgain = OptionalOutput(m, 2)},
-                           Input(m, 0), Input(m, 1), Input(m, 2), Input(m, 3), Input(m, 4),
-                           OptionalInput(m, 6), shape, kActivation, m.workspace);
+  plan.prepare = Call([shape](const NodeMemory& m, const RunNumbers& r) {
+    return BatchNormGrad({.dx = Output(m), .dbias = Output(m, 1), .dgain = OptionalOutput(m, 2)},
+                         Input(m, 0), Input(m, 1), Input(m, 2), Input(m, 3), Input(m, 4),
+                         OptionalInput(m, 6), shape, kActivation, m.workspace, r);
   });
   return plan;
 }
@@ -81,26 +122,28 @@ PlannedNode PlanBatchNormGrad(const CpuNode& n) {
 // Inputs: x, addend, running_mean, running_variance, bias, gain?.
 PlannedNode PlanBatchNormAddRelu(const CpuNode& n) {
   const Layout layout = n.layouts[0];
-  const kernels::BatchNormShape shape = BatchNormShapeOf(n, n.inputs[0], layout);
+  const kernels::BatchNormShape shape = SynchronisedShapeOf(n, n.inputs[0], layout);
   PlannedNode plan{.input_layouts = {layout, layout},
                    .output_layouts = {layout},
                    .overwritable = {0},
                    .shape_only = {2, 3},
                    .workspace_bytes = kernels::BatchNormWorkspaceBytes(shape),
                    .state_bytes = {shape.state_floats() * int64_t{sizeof(float)}}};
-  plan.prepare = Call([shape, epsilon = Epsilon(n),
-                       places = n.layout_table.Places(n.inputs[0], layout)](const NodeMemory& m) {
-    kernels::BatchNorm({.y = Output(m),
-                        .mean = Output(m, 1),
-                        .rstd = Output(m, 2),
-                        .variance = Output(m, 3),
-                        .state = Output(m, 4)},
-                       Input(m, 0), Input(m, 4), OptionalInput(m, 5), epsilon, shape,
-                       Activation::kNone, m.workspace);
-    const std::array<const float*, 2> terms = {Output(m), Input(m, 1)};
-    kernels::Accumulate(Output(m), terms, places);
-    kernels::Relu(Output(m), Output(m), places);
-  });
+  plan.prepare =
+      Call([shape, epsilon = Epsilon(n), places = n.layout_table.Places(n.inputs[0], layout)](
+               const NodeMemory& m, const RunNumbers& r) -> absl::Status {
+        RETURN_IF_ERROR(BatchNorm({.y = Output(m),
+                                   .mean = Output(m, 1),
+                                   .rstd = Output(m, 2),
+                                   .variance = Output(m, 3),
+                                   .state = Output(m, 4)},
+                                  Input(m, 0), Input(m, 4), OptionalInput(m, 5), epsilon, shape,
+                                  Activation::kNone, m.workspace, r));
+        const std::array<const float*, 2> terms = {Output(m), Input(m, 1)};
+        kernels::Accumulate(Output(m), terms, places);
+        kernels::Relu(Output(m), Output(m), places);
+        return absl::OkStatus();
+      });
   return plan;
 }
 
@@ -110,26 +153,26 @@ template <bool kTwo>
 PlannedNode PlanBatchNormAddReluGrad(const CpuNode& n) {
   constexpr int kY = kTwo ? 2 : 1, kX = kY + 1;
   const Layout layout = n.layouts[kX];
-  const kernels::BatchNormShape shape = BatchNormShapeOf(n, n.inputs[kX], layout);
+  const kernels::BatchNormShape shape = SynchronisedShapeOf(n, n.inputs[kX], layout);
   PlannedNode plan{.input_layouts = std::vector<Layout>(kX + 1, layout),
                    .output_layouts = {layout, layout},
                    .overwritable = {0, kX},
                    .shape_only = {kX + 4},
                    .workspace_bytes = kernels::BatchNormWorkspaceBytes(shape)};
-  plan.prepare =
-      Call([shape, places = n.layout_table.Places(n.inputs[kX], layout)](const NodeMemory& m) {
-        const float* dy = Input(m, 0);
-        if constexpr (kTwo) {
-          const std::array<const float*, 2> terms = {dy, Input(m, 1)};
-          kernels::Accumulate(Output(m, 1), terms, places);
-          dy = Output(m, 1);
-        }
-        kernels::ReluGrad(Output(m, 1), dy, Input(m, kY), places);
-        kernels::BatchNormGrad(
-            {.dx = Output(m), .dbias = Output(m, 2), .dgain = OptionalOutput(m, 3)}, Output(m, 1),
-            Input(m, kX), Input(m, kX + 1), Input(m, kX + 2), Input(m, kX + 3),
-            OptionalInput(m, kX + 5), shape, Activation::kNone, m.workspace);
-      });
+  plan.prepare = Call([shape, places = n.layout_table.Places(n.inputs[kX], layout)](
+                          const NodeMemory& m, const RunNumbers& r) {
+    const float* dy = Input(m, 0);
+    if constexpr (kTwo) {
+      const std::array<const float*, 2> terms = {dy, Input(m, 1)};
+      kernels::Accumulate(Output(m, 1), terms, places);
+      dy = Output(m, 1);
+    }
+    kernels::ReluGrad(Output(m, 1), dy, Input(m, kY), places);
+    return BatchNormGrad({.dx = Output(m), .dbias = Output(m, 2), .dgain = OptionalOutput(m, 3)},
+                         Output(m, 1), Input(m, kX), Input(m, kX + 1), Input(m, kX + 2),
+                         Input(m, kX + 3), OptionalInput(m, kX + 5), shape, Activation::kNone,
+                         m.workspace, r);
+  });
   return plan;
 }
 

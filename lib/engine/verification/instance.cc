@@ -50,14 +50,16 @@ absl::StatusOr<std::unique_ptr<Instance>> Instance::Create(v1::Graph graph,
   }
   std::unique_ptr<Instance> instance(new Instance(std::move(graph), std::move(device),
                                                   std::move(memory), options.narrow_parameters));
-  ASSIGN_OR_RETURN(instance->executor_,
-                   CreateExecutor(instance->graph_, {.batch = options.batch,
-                                                     .device = instance->device_.get(),
-                                                     .parameters = instance->memory_->parameters(),
-                                                     .narrow_parameters = options.narrow_parameters,
-                                                     .gradients = instance->memory_->gradients(),
-                                                     .row_values = options.row_values,
-                                                     .micro_batches = options.micro_batches}));
+  ASSIGN_OR_RETURN(
+      instance->executor_,
+      CreateExecutor(instance->graph_, {.batch = options.batch,
+                                        .device = instance->device_.get(),
+                                        .parameters = instance->memory_->parameters(),
+                                        .narrow_parameters = options.narrow_parameters,
+                                        .gradients = instance->memory_->gradients(),
+                                        .row_values = options.row_values,
+                                        .micro_batches = options.micro_batches,
+                                        .synchronised_devices = options.synchronised_devices}));
   return instance;
 }
 

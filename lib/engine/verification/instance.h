@@ -29,7 +29,8 @@ class Instance {
     bool micro_batches = false;
     int threads = 1;
     const Instance* memory_of = nullptr;  // shares the parameters, gradients and device of this one
-    // This and the next: see Executor::Options.
+    // This and the next two: see Executor::Options.
+    int synchronised_devices = 1;
     std::vector<absl::Span<const kernels::ByteValues>> row_values = {};
     std::vector<bool> narrow_parameters = {};
     std::string device = TestedDevice();
