@@ -134,7 +134,8 @@ absl::StatusOr<std::unique_ptr<Executor>> DeviceLane::MakeExecutor(
               .micro_batches = !gradients.empty() && runs() > 1 && !options_.contributes_each_run,
               .tf32 = training.precision() == v1::TF32,
               .deterministic = !training.has_deterministic() || training.deterministic(),
-              .peers = peers_ ? &*peers_ : nullptr});
+              .peers = peers_ ? &*peers_ : nullptr,
+              .synchronised_devices = options_.devices});
 }
 
 void DeviceLane::Connect(GradientExchange* exchange, GradientReduction* reduction) {
@@ -195,7 +196,8 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch,
                      .seed = options_.training.seed(),
                      .step = batch.step,
                      .is_first_micro_batch = contributes_each || run_ == 0,
-                     .is_last_micro_batch = contributes_each || run_ == runs() - 1},
+                     .is_last_micro_batch = contributes_each || run_ == runs() - 1,
+                     .communicator = norms_ != nullptr ? norms_.get() : communicator_.get()},
                     this));
     ASSIGN_OR_RETURN(const absl::Span<const float> loss, trainer.output(graph.loss()));
     result.loss_share += loss.at(0);

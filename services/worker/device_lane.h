@@ -64,6 +64,7 @@ class DeviceLane : private ParameterFlow {
     // The samples of the worker's share that each run of a step has: a micro-batch, or this
     // device's samples of a logical worker. Not empty; the sizes differ by 1 at most.
     std::vector<SampleRange> runs;
+    int devices = 1;  // of the worker; they normalise together, see SynchroniseNorms()
     // true: the gradients of each run are contributed (logical workers). false: the device adds
     // those of all runs and contributes the sums (micro-batches).
     bool contributes_each_run = false;
@@ -102,6 +103,10 @@ class DeviceLane : private ParameterFlow {
   // Sets the source of parameters and the sink of gradients for the following steps.
   void Connect(GradientExchange* exchange, GradientReduction* reduction);
 
+  // Makes synchronised norms of the following steps merge the sums of this device with those of the
+  // other ranks. GPUs that joined peers do so by their group and need no call.
+  void SynchroniseNorms(std::unique_ptr<Communicator> norms) { norms_ = std::move(norms); }
+
   struct StepResult {
     double loss_share = 0;  // of the global batch's mean loss
     float loss_scale = 0;   // applied to the gradients; 0 unless fp16
@@ -117,7 +122,8 @@ class DeviceLane : private ParameterFlow {
   // then. Blocks until parameters of version `batch.step` arrive. Returns ABORTED if interrupted
   // while it waits; then no gradient of the step is pushed. Requires: `batch` is the worker's whole
   // share and the last result of `input.Next()`. With contributes_each_run in a group, the
-  // parameters are there, so that no device stops alone.
+  // parameters are there, so that no device stops alone. Devices with synchronised norms also meet
+  // in each norm, so the caller must abort their group if one of them fails.
   absl::StatusOr<StepResult> Step(const InputBatch& batch, const InputPipeline& input);
 
   struct EvaluationSums {
@@ -168,6 +174,7 @@ class DeviceLane : private ParameterFlow {
   Device::Memory evaluation_rows_ = Device::Memory(nullptr, nullptr);
   std::shared_ptr<TensorSlab> gradients_;
   std::unique_ptr<Communicator> communicator_;  // null: no peers
+  std::unique_ptr<Communicator> norms_;         // see SynchroniseNorms(); may be null
   std::optional<ExecutorPeers> peers_;
   std::unique_ptr<Executor> trainer_;         // for the larger runs
   std::unique_ptr<Executor> rest_trainer_;    // for those with one sample less; may be null

@@ -65,13 +65,15 @@ FakePs::Options Lstm() {
                    {{"layers", 1}, {"channels", 12}, {"context", 6}, {"vocabulary", 256}}, true);
 }
 
-FakePs::Options ResNet() {
+FakePs::Options ResNet(bool synchronised = false) {
   FakePs::Options job = LinearJob(/*workers=*/1);
   job.spec.mutable_data()->mutable_synthetic()->set_samples(64);
   job.spec.mutable_data()->mutable_synthetic()->set_holdout(0.2);
   SetModel(job, "resnet50", {{"image", 32}, {"classes", 4}, {"width", 4}});
   (*job.spec.mutable_model()->mutable_zoo()->mutable_args()->mutable_fields())["blocks"]
       .set_string_value("1,1");
+  (*job.spec.mutable_model()->mutable_zoo()->mutable_args()->mutable_fields())["synchronised"]
+      .set_bool_value(synchronised);
   job.graph = BuildModel(job.spec.model()).value();
   return job;
 }
@@ -116,6 +118,12 @@ TEST(LogicalWorkersTest, SoHaveWorkersOfSeveralDevices) {
 TEST(LogicalWorkersTest, BatchNormalizationUsesTheStatisticsOfEachShare) {
   ExpectSameBits(ResNet(), /*devices=*/1, /*batch=*/16);
   ExpectSameBits(ResNet(), /*devices=*/2, /*batch=*/33);
+}
+
+// Each share is normalised over all devices of its worker.
+TEST(LogicalWorkersTest, SynchronisedBatchNormalizationHasTheSameBits) {
+  ExpectSameBits(ResNet(/*synchronised=*/true), /*devices=*/2, /*batch=*/33);
+  ExpectSameBits(ResNet(/*synchronised=*/true), /*devices=*/3, /*batch=*/27);
 }
 
 TEST(LogicalWorkersTest, LstmHasTheSameBits) { ExpectSameBits(Lstm(), 1, /*batch=*/17); }

@@ -156,7 +156,6 @@ absl::Status Trainer::Open() {
   phases.End("data");
 
   const int devices = DevicesIn(options_);
-  RETURN_IF_ERROR(CheckSynchronised(devices));
   ASSIGN_OR_RETURN(const std::shared_ptr<const LaneGraphs> graphs, LowerGraphs());
   layout_ = LayOut(graphs->training, devices);
   phases.End("graph");
@@ -180,6 +179,7 @@ absl::Status Trainer::Open() {
         .batch_size = plan.spec().data().batch_size(),
         .first_position = self.first_position(),
         .runs = runs,
+        .devices = devices,
         .contributes_each_run = NodeOf(options_).leaves > 1,
         .evaluation = BlocksOf(held_out, block, i, devices),
         .evaluation_at_once = LogicalWorkers(plan) != 0 ? block : largest_run,
@@ -199,6 +199,7 @@ absl::Status Trainer::Open() {
   if (Trace* trace = options_.tuning.trace) trace->NameTrack(kStepTrack, "steps");
   RETURN_IF_ERROR(ShareInputMemory());
   if (!has_memory) RETURN_IF_ERROR(AllocateMemory());
+  RETURN_IF_ERROR(CheckSynchronised());
   phases.End("memory");
   CountFlops();
   const std::vector<float*> parameters = parameters_->pointers();
@@ -423,7 +424,20 @@ absl::Status Trainer::MakeReduction() {
         group_->Join(i), CollectiveLibrary::kSharedMemory, options_.metrics->all()));
   }
   reduction_ = std::make_unique<GradientReduction>(std::move(reduction));
+  SynchroniseNorms();
   return absl::OkStatus();
+}
+
+// Makes a new group for the norms of CPU devices: errors of a group are final, and a device that
+// leaves a step aborts the group. GPUs use the group of their gradients.
+void Trainer::SynchroniseNorms() {
+  if (lanes_.size() == 1 || gpus_ != nullptr || SynchronisedNode() == nullptr) return;
+  auto norms = std::make_unique<SharedMemoryGroup>(static_cast<int>(lanes_.size()));
+  for (int i = 0; i < std::ssize(lanes_); ++i) {
+    lanes_[i]->SynchroniseNorms(std::make_unique<CountedCommunicator>(
+        norms->Join(i), CollectiveLibrary::kSharedMemory, options_.metrics->all()));
+  }
+  norms_ = std::move(norms);  // no lane is in the group before
 }
 
 // Forgets the step that a device abandoned, after other devices contributed buckets to it. No part
@@ -500,18 +514,35 @@ std::vector<bool> Trainer::NarrowParameters(const LaneGraphs& graphs) const {
   return narrow;
 }
 
-// Refuses synchronised nodes on several devices: the devices of a worker run independently, and do
-// not exchange the statistics of a batch.
-absl::Status Trainer::CheckSynchronised(int devices) const {
-  if (devices == 1) return absl::OkStatus();
+// Returns the first node that is synchronised over the worker's devices, or null.
+const v1::Node* Trainer::SynchronisedNode() const {
   for (const v1::Node& node : options_.plan->graph().nodes()) {
     const auto synchronised = node.attributes().find("synchronised");
-    if (synchronised == node.attributes().end() || synchronised->second.i() == 0) continue;
-    return WithReason(
-        absl::UnimplementedError(absl::StrCat(
-            "node '", node.name(), "' (", node.op(), ") is synchronised over the devices of a ",
-            "worker, and this worker has ", devices, "; give it one device, or use more workers")),
-        "SYNCHRONISED_DEVICES");
+    if (synchronised != node.attributes().end() && synchronised->second.i() != 0) return &node;
+  }
+  return nullptr;
+}
+
+// Refuses devices that cannot meet in the synchronised nodes of each run.
+absl::Status Trainer::CheckSynchronised() const {
+  const v1::Node* node = SynchronisedNode();
+  const auto devices = static_cast<int>(lanes_.size());
+  if (devices == 1 || node == nullptr) return absl::OkStatus();
+  const auto refused = [&](const auto&... why) {
+    return WithReason(absl::UnimplementedError(absl::StrCat(
+                          "node '", node->name(), "' (", node->op(), ") is synchronised over the ",
+                          devices, " devices of this worker, ", why...)),
+                      "SYNCHRONISED_DEVICES");
+  };
+  const bool are_cpus = std::ranges::all_of(
+      lanes_, [](const std::unique_ptr<DeviceLane>& lane) { return lane->device().is_cpu(); });
+  if (!are_cpus) {
+    return refused("which are not all CPUs; give the worker one device, or use more workers");
+  }
+  // A device with fewer samples than another has fewer micro-batches if each has one sample.
+  if (RunsOf(0, devices).size() != RunsOf(devices - 1, devices).size()) {
+    return refused("which have unequal numbers of micro-batches; set training.micro_batch_size to ",
+                   "at least 2");
   }
   return absl::OkStatus();
 }
@@ -725,9 +756,11 @@ absl::Status Trainer::Step() {
 }
 
 // Stops the other devices after one failed, because they may wait for its gradients, or for the
-// values that result from them. Does nothing after an interrupted wait (ABORTED): it ends for all
-// devices before any of them contributes, so all have the same buckets.
+// values that result from them. After an interrupted wait (ABORTED) they only stop to wait for its
+// sums in synchronised norms: the wait ends for all devices before any of them contributes, so all
+// have the same buckets.
 void Trainer::StopDevices(const absl::Status& why) {
+  if (norms_ != nullptr) norms_->Abort(why);
   if (absl::IsAborted(why)) return;
   if (!exchange_->failed()) failed_step_ = step_.load();
   reduction_->Abort(why);

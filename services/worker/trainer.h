@@ -133,7 +133,8 @@ class Trainer : public JobRunner {
   bool HasTheShareOf(const Options& next) const;
   absl::Status Connect();
   absl::StatusOr<std::shared_ptr<const LaneGraphs>> LowerGraphs() const;
-  absl::Status CheckSynchronised(int devices) const;
+  const v1::Node* SynchronisedNode() const;
+  absl::Status CheckSynchronised() const;
   // Sets the metrics for the cost of this worker's steps and the peak FLOP/s of its devices.
   void CountFlops();
   double CountEvaluationLabels() const;
@@ -153,6 +154,7 @@ class Trainer : public JobRunner {
   Device& DeviceOfRows() const;
   absl::StatusOr<InputBatch> NextBatch();
   void StopDevices(const absl::Status& why);
+  void SynchroniseNorms();
   absl::Status AfterStep(int64_t version);
   absl::Status FinishStep();
   absl::Status RecordStep(double gradient_norm);
@@ -183,6 +185,7 @@ class Trainer : public JobRunner {
   std::unique_ptr<DeviceTeam> team_;
   GradientLayout layout_;                           // of parameters and gradients
   std::unique_ptr<NcclGroup> gpus_;                 // only for several GPUs
+  std::unique_ptr<SharedMemoryGroup> norms_;        // only if several CPUs normalise together
   std::vector<std::unique_ptr<DeviceLane>> lanes_;  // by device
   std::unique_ptr<TensorSlab> parameters_;          // shared by all CPU devices
   std::vector<bool> narrow_parameters_;             // see Executor::Options

@@ -494,27 +494,6 @@ TEST(TrainerTest, StatisticsMoveTowardsThoseOfTheBatch) {
       << "the mean of halves is the mean";
 }
 
-TEST(TrainerTest, SynchronisedNormsNeedOneDevicePerWorker) {
-  FakePs::Options job = NormalisedLineJob();
-  (*job.graph.mutable_nodes(0)->mutable_attributes())["synchronised"].set_i(1);
-  Train(job, 1, /*devices=*/1);
-
-  InProcessNetwork network;
-  FakePs ps(network, job);
-  Metrics metrics;
-  WorkerMetrics worker_metrics(metrics);
-  ProgressLog log;
-  const absl::Status refused =
-      Trainer::Create({.plan = ps.plan(),
-                       .devices = {"cpu", "cpu"},
-                       .transport = [&network] { return network.MakeTransport(); },
-                       .log = &log,
-                       .metrics = &worker_metrics})
-          .status();
-  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
-  EXPECT_NE(refused.message().find("node 'norm' (BatchNorm)"), std::string::npos) << refused;
-}
-
 TEST(TrainerTest, EvaluatesEveryHeldOutSampleOnceWhenDue) {
   const std::string path = testing::TempDir() + "/trainer_test_evaluation.txt";
   const Trained alone = Train(TextJob(path, /*workers=*/1), 6, /*devices=*/1);

@@ -1,0 +1,237 @@
+// Devices of a worker that normalise together train as one device does.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "lib/data/dataset.h"
+#include "lib/data/source/open_dataset.h"
+#include "lib/exchange/fake_ps.h"
+#include "lib/graph/zoo/zoo.h"
+#include "lib/status/status.h"
+#include "lib/telemetry/metrics.h"
+#include "lib/transport/testing/inprocess_transport.h"
+#include "proto/muster/v1/job.pb.h"
+#include "services/worker/progress_log.h"
+#include "services/worker/testing/tiny_jobs.h"
+#include "services/worker/testing/training_run.h"
+#include "services/worker/trainer.h"
+#include "services/worker/worker_metrics.h"
+
+namespace muster::synchronised_norms_test {
+namespace {
+
+constexpr int64_t kSteps = 40;
+
+// A residual network of two bottlenecks; with 2 and 4 devices the shares of the batch are uneven.
+FakePs::Options ResNet(bool synchronised, int64_t batch = 33) {
+  FakePs::Options job = LinearJob(/*workers=*/1);
+  job.spec.mutable_data()->mutable_synthetic()->set_samples(64);
+  job.spec.mutable_data()->set_batch_size(batch);
+  v1::ZooModel& zoo = *job.spec.mutable_model()->mutable_zoo();
+  zoo.set_name("resnet50");
+  auto& arguments = *zoo.mutable_args()->mutable_fields();
+  arguments["image"].set_number_value(32);
+  arguments["classes"].set_number_value(4);
+  arguments["width"].set_number_value(4);
+  arguments["blocks"].set_string_value("1,1");
+  arguments["synchronised"].set_bool_value(synchronised);
+  job.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.01);
+  job.graph = BuildModel(job.spec.model()).value();
+  return job;
+}
+
+// Returns the largest difference of all parameters, relative to the largest value of each.
+double Difference(const Trained& a, const Trained& b) {
+  double difference = 0;
+  for (size_t p = 0; p < a.parameters.size(); ++p) {
+    double largest = 0, of_parameter = 0;
+    for (size_t i = 0; i < a.parameters[p].size(); ++i) {
+      largest = std::max<double>(largest, std::abs(b.parameters[p][i]));
+      of_parameter =
+          std::max<double>(of_parameter, std::abs(a.parameters[p][i] - b.parameters[p][i]));
+    }
+    difference = std::max(difference, of_parameter / largest);
+  }
+  return difference;
+}
+
+TEST(SynchronisedNormsTest, DevicesDoNotChangeTheParameters) {
+  const Trained alone = Train(ResNet(/*synchronised=*/true), kSteps, /*devices=*/1);
+  for (const int devices : {2, 4}) {
+    const Trained together = Train(ResNet(/*synchronised=*/true), kSteps, devices);
+    EXPECT_LE(Difference(together, alone), 1e-5) << devices;
+    const Trained apart = Train(ResNet(/*synchronised=*/false), kSteps, devices);
+    EXPECT_GT(Difference(apart, alone), 1e-3) << devices << " devices, the control";
+  }
+}
+
+// A micro-batch is normalised over the devices, so the results depend on their number.
+TEST(SynchronisedNormsTest, MicroBatchesRepeatToTheBit) {
+  FakePs::Options job = ResNet(/*synchronised=*/true);
+  job.spec.mutable_training()->set_micro_batch_size(16);  // 17 and 16 samples
+  for (const int devices : {2, 4}) {
+    EXPECT_EQ(Train(job, 5, devices).parameters, Train(job, 5, devices).parameters) << devices;
+  }
+}
+
+// Trains a job of one worker on `devices` devices and stops it at a random moment with `stop`.
+// Continues on fresh ps at the step and values that the worker left. The result must be that of an
+// undisturbed run.
+void StopAndContinue(FakePs::Options job, int devices, uint32_t seed,
+                     const std::function<void(Trainer&, FakePs&)>& stop) {
+  SCOPED_TRACE(absl::StrCat(devices, " devices, seed ", seed));
+  const Trained undisturbed = Train(job, kSteps, devices);
+  InProcessNetwork network;
+  FakePs ps(network, job);
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log, next_log;
+  Trainer::Options options{.plan = ps.plan(),
+                           .devices = std::vector<std::string>(devices, "cpu"),
+                           .transport = [&network] { return network.MakeTransport(); },
+                           .log = &log,
+                           .metrics = &worker_metrics};
+  auto trainer = *Trainer::Create(options);
+  ASSERT_TRUE(trainer->Start(kSteps, {}).ok());
+  std::mt19937 random(seed);
+  const int64_t stop_at = 1 + random() % 5;
+  while (trainer->next_step() < stop_at) ASSERT_TRUE(trainer->Step().ok());
+  {
+    const std::jthread stopper([&] {
+      for (uint32_t spins = random() % 400'000; spins > 0; --spins) {
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+      }
+      stop(*trainer, ps);
+    });
+    while (!trainer->done() && trainer->Step().ok()) {
+    }
+  }
+  job.generation = 2;
+  if (trainer->Drain().ok()) {
+    job.first_step = trainer->next_step();
+    for (int p = 0; p < job.graph.parameters_size(); ++p) job.values.push_back(ps.parameter(p));
+  }
+  trainer->Halt(absl::CancelledError("halted"));
+  FakePs next(network, job);
+  options.plan = next.plan();
+  options.log = &next_log;
+  trainer = *Trainer::Continue(std::move(trainer), options);
+  ASSERT_TRUE(trainer->Start(kSteps, {}).ok());
+  while (!trainer->done()) {
+    const absl::Status status = trainer->Step();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  for (int p = 0; p < job.graph.parameters_size(); ++p) {
+    EXPECT_EQ(next.parameter(p), undisturbed.parameters[p]) << p << ", from " << job.first_step;
+  }
+}
+
+// One device may be interrupted in its wait for a parameter while another one waits for it in a
+// norm.
+TEST(SynchronisedNormsTest, AWorkerThatIsPausedOrLosesItsPsGoesOnWithTheSameBits) {
+  const uint32_t seed = std::random_device()();
+  for (int i = 0; i < 6; ++i) {
+    FakePs::Options job = ResNet(/*synchronised=*/true, /*batch=*/8);
+    if (i % 3 == 1) job.spec.mutable_training()->set_micro_batch_size(2);
+    if (i % 3 == 2) job.spec.mutable_resources()->mutable_workers()->set_logical(2);
+    StopAndContinue(job, 2 + i % 2, seed + i, [](Trainer& trainer, FakePs&) { trainer.Pause(); });
+    StopAndContinue(job, 2 + i % 2, seed + i, [](Trainer&, FakePs& ps) {
+      for (int shard = 0; shard < 2; ++shard) ps.shard(shard).Stop();
+    });
+  }
+}
+
+// Reads the data, but each label of `sample` is beyond the classes.
+class BadLabel : public Dataset {
+ public:
+  BadLabel(std::unique_ptr<const Dataset> data, int64_t sample, int input)
+      : data_(std::move(data)), sample_(sample), input_(input) {}
+
+  int64_t samples() const override { return data_->samples(); }
+  int64_t evaluation_samples() const override { return data_->evaluation_samples(); }
+  absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
+    RETURN_IF_ERROR(data_->Read(samples, rows));
+    for (size_t i = 0; i < samples.size(); ++i) {
+      if (samples[i].sample != sample_) continue;
+      constexpr int32_t kBad = 4;
+      std::memcpy(rows[input_].data() + i * sizeof(kBad), &kBad, sizeof(kBad));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
+    return data_->ReadEvaluation(first, count, rows);
+  }
+
+ private:
+  const std::unique_ptr<const Dataset> data_;
+  const int64_t sample_;
+  const int input_;
+};
+
+// The loss of one device fails. The other ones wait for it in the norms of the backward pass.
+TEST(SynchronisedNormsTest, AFailureOfOneDeviceEndsTheWaitsOfTheOthersAndIsReported) {
+  const FakePs::Options job = ResNet(/*synchronised=*/true, /*batch=*/8);
+  int labels = 0;
+  while (job.graph.inputs(labels).dtype() != v1::DTYPE_I32) ++labels;
+  for (const int devices : {2, 4}) {
+    InProcessNetwork network;
+    FakePs ps(network, job);
+    Metrics metrics;
+    WorkerMetrics worker_metrics(metrics);
+    ProgressLog log;
+    auto trainer =
+        Trainer::Create(
+            {.plan = ps.plan(),
+             .devices = std::vector<std::string>(devices, "cpu"),
+             .transport = [&network] { return network.MakeTransport(); },
+             .log = &log,
+             .metrics = &worker_metrics,
+             .open_data =
+                 [&](const v1::DataSpec& spec, const v1::Graph& graph,
+                     const DataOptions& options) -> absl::StatusOr<std::unique_ptr<const Dataset>> {
+               return std::make_unique<BadLabel>(OpenDataset(spec, graph, options).value(),
+                                                 /*sample=*/5, labels);
+             }})
+            .value();
+    ASSERT_TRUE(trainer->Start(kSteps, {}).ok());
+    absl::Status failed;
+    while (failed.ok() && !trainer->done()) failed = trainer->Step();
+    EXPECT_TRUE(absl::IsInvalidArgument(failed)) << failed;
+    EXPECT_TRUE(absl::StrContains(failed.message(), "4")) << failed;
+  }
+}
+
+TEST(SynchronisedNormsTest, RefusesDevicesWithUnequalNumbersOfMicroBatches) {
+  FakePs::Options job = ResNet(/*synchronised=*/true, /*batch=*/3);
+  job.spec.mutable_training()->set_micro_batch_size(1);
+  InProcessNetwork network;
+  FakePs ps(network, job);
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log;
+  const absl::Status refused =
+      Trainer::Create({.plan = ps.plan(),
+                       .devices = {"cpu", "cpu"},
+                       .transport = [&network] { return network.MakeTransport(); },
+                       .log = &log,
+                       .metrics = &worker_metrics})
+          .status();
+  EXPECT_EQ(ReasonOf(refused), "SYNCHRONISED_DEVICES") << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "(BatchNorm)")) << refused;
+}
+
+}  // namespace
+}  // namespace muster::synchronised_norms_test
