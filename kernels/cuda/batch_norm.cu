@@ -191,6 +191,21 @@ struct Plain {
   }
 };
 
+// Writes the outputs of a channel, from its moments over `n` values.
+template <typename T>
+__device__ void StoreChannel(const BatchNormOutputs& outputs, int64_t c, int64_t channels,
+                             float mean, float variance, float n, const T* bias, const T* gain,
+                             float epsilon) {
+  const float rstd = 1 / sqrtf(variance + epsilon);
+  outputs.mean[c] = mean;
+  outputs.rstd[c] = rstd;
+  outputs.variance[c] = n > 1 ? variance * (n / (n - 1)) : 0;
+  const float factor = gain == nullptr ? rstd : rstd * ToFloat(gain[c]);
+  auto* state = static_cast<float*>(outputs.state);
+  state[c] = factor;
+  state[channels + c] = ToFloat(bias[c]) - mean * factor;
+}
+
 template <typename T>
 __global__ void FinishMoments(BatchNormOutputs outputs, const float* partial, Moments<T> moments,
                               const T* bias, const T* gain, float epsilon, ColumnParts parts) {
@@ -199,15 +214,55 @@ __global__ void FinishMoments(BatchNormOutputs outputs, const float* partial, Mo
     const float offset = sums[0] / n, squares = sums[1] / n;
     const float variance = fmaxf(squares - offset * offset, 0);
     const float mean = ToFloat(moments.x[c * moments.pivot_stride]) + offset;
-    const float rstd = 1 / sqrtf(variance + epsilon);
-    outputs.mean[c] = mean;
-    outputs.rstd[c] = rstd;
-    outputs.variance[c] = parts.rows > 1 ? variance * (n / (n - 1)) : 0;
-    const float factor = gain == nullptr ? rstd : rstd * ToFloat(gain[c]);
-    auto* state = static_cast<float*>(outputs.state);
-    state[c] = factor;
-    state[parts.columns + c] = ToFloat(bias[c]) - mean * factor;
+    StoreChannel(outputs, c, parts.columns, mean, variance, n, bias, gain, epsilon);
   });
+}
+
+// The numbers of a device in BatchNormSums: its count of values, then two of every channel. The
+// first one is the mean, or the sum of g. The second one is the sum of squares around the mean, or
+// the sum of g (x - mean).
+struct DeviceSums {
+  double* numbers;
+  int64_t channels;
+
+  __device__ double& count() const { return numbers[0]; }
+  __device__ double& first(int64_t c) const { return numbers[1 + c]; }
+  __device__ double& second(int64_t c) const { return numbers[1 + channels + c]; }
+  __device__ DeviceSums of(int device) const {
+    return {numbers + device * (1 + 2 * channels), channels};
+  }
+};
+
+// The mean is the pivot plus an offset: in f64, because each device has another pivot.
+template <typename T>
+__global__ void StoreMoments(DeviceSums own, const float* partial, Moments<T> moments,
+                             ColumnParts parts) {
+  ForJoined<2>(partial, parts.columns, parts.parts, [&](int64_t c, const float(&sums)[2]) {
+    const auto n = static_cast<double>(parts.rows);
+    const double offset = sums[0] / n;
+    if (c == 0) own.count() = n;
+    own.first(c) = ToFloat(moments.x[c * moments.pivot_stride]) + offset;
+    own.second(c) = fmax(sums[1] - n * offset * offset, 0.0);
+  });
+}
+
+// Merges the moments of the devices as kernels/cpu/batch_norm.cc does.
+template <typename T>
+__global__ void MergeMoments(BatchNormOutputs outputs, DeviceSums all, int devices, const T* bias,
+                             const T* gain, float epsilon) {
+  for (int64_t c = ThreadIndex(); c < all.channels; c += ThreadCount()) {
+    double count = 0, mean = 0, squares = 0;
+    for (int device = 0; device < devices; ++device) {
+      const DeviceSums part = all.of(device);
+      const double apart = part.first(c) - mean, before = count;
+      count += part.count();
+      mean += apart * (part.count() / count);
+      squares += part.second(c) + apart * apart * before * (part.count() / count);
+    }
+    StoreChannel(outputs, c, all.channels, static_cast<float>(mean),
+                 static_cast<float>(squares / count), static_cast<float>(count), bias, gain,
+                 epsilon);
+  }
 }
 
 template <typename T>
@@ -299,24 +354,62 @@ struct Scaling {
   }
 };
 
-// Computes, from a channel's sums of the gradient, the parameters' gradients and the factors a, b,
-// c f32[3, C] of
+// Computes the factors a, b, c f32[3, C] of a channel from its sums over `n` values.
 //   dx = gain rstd (g - mean of g - xhat mean of g xhat) = a g + b x + c,  xhat = (x - mean) rstd.
 // state[c] is gain rstd.
+__device__ void StoreLine(float* line, int64_t c, int64_t channels, float sum, float sum_with_x,
+                          float n, float mean, float rstd, float factor) {
+  const float slope = -factor * rstd * sum_with_x / n;
+  line[c] = factor;
+  line[channels + c] = slope;
+  line[2 * channels + c] = -factor * sum / n - slope * mean;
+}
+
+// Writes the gradients of the channel's parameters, from the sums of this device.
+template <typename T>
+__device__ void StoreParameterGradients(const BatchNormGradients& gradients, int64_t c, float sum,
+                                        float sum_with_x) {
+  static_cast<T*>(gradients.dbias)[c] = FromFloat<T>(sum);
+  if (gradients.dgain != nullptr) static_cast<T*>(gradients.dgain)[c] = FromFloat<T>(sum_with_x);
+}
+
 template <typename T>
 __global__ void FinishGradientMoments(float* line, BatchNormGradients gradients,
                                       const float* partial, const float* mean, const float* rstd,
                                       const float* state, ColumnParts parts) {
   ForJoined<2>(partial, parts.columns, parts.parts, [&](int64_t c, const float(&sums)[2]) {
-    const auto n = static_cast<float>(parts.rows);
     const float sum = sums[0], sum_with_x = sums[1] * rstd[c];
-    const float factor = state[c], slope = -factor * rstd[c] * sum_with_x / n;
-    line[c] = factor;
-    line[parts.columns + c] = slope;
-    line[2 * parts.columns + c] = -factor * sum / n - slope * mean[c];
-    static_cast<T*>(gradients.dbias)[c] = FromFloat<T>(sum);
-    if (gradients.dgain != nullptr) static_cast<T*>(gradients.dgain)[c] = FromFloat<T>(sum_with_x);
+    StoreLine(line, c, parts.columns, sum, sum_with_x, static_cast<float>(parts.rows), mean[c],
+              rstd[c], state[c]);
+    StoreParameterGradients<T>(gradients, c, sum, sum_with_x);
   });
+}
+
+__global__ void StoreGradientMoments(DeviceSums own, const float* partial, ColumnParts parts) {
+  ForJoined<2>(partial, parts.columns, parts.parts, [&](int64_t c, const float(&sums)[2]) {
+    if (c == 0) own.count() = static_cast<double>(parts.rows);
+    own.first(c) = sums[0];
+    own.second(c) = sums[1];
+  });
+}
+
+template <typename T>
+__global__ void MergeGradientMoments(float* line, BatchNormGradients gradients, DeviceSums own,
+                                     DeviceSums all, int devices, const float* mean,
+                                     const float* rstd, const float* state) {
+  for (int64_t c = ThreadIndex(); c < all.channels; c += ThreadCount()) {
+    double count = 0, sum = 0, dot = 0;
+    for (int device = 0; device < devices; ++device) {
+      const DeviceSums part = all.of(device);
+      count += part.count();
+      sum += part.first(c);
+      dot += part.second(c);
+    }
+    StoreLine(line, c, all.channels, static_cast<float>(sum), static_cast<float>(dot) * rstd[c],
+              static_cast<float>(count), mean[c], rstd[c], state[c]);
+    StoreParameterGradients<T>(gradients, c, static_cast<float>(own.first(c)),
+                               static_cast<float>(own.second(c)) * rstd[c]);
+  }
 }
 
 template <typename T>
@@ -374,75 +467,145 @@ cudaError_t LaunchScaling(void* y, const void* x, const void* addend, const floa
   return LaunchForVectors<T>(scaling, shape, stream);
 }
 
+int64_t SumsBytes(const BatchNormShape& shape) {
+  if (shape.devices == 1) return 0;
+  const int64_t size = 1 + 2 * shape.channels;
+  return CeilDiv((1 + shape.devices) * size, 2) * 2 * static_cast<int64_t>(sizeof(double));
+}
+
+float* LineIn(const BatchNormShape& shape, void* workspace) {
+  return reinterpret_cast<float*>(static_cast<char*>(workspace) + SumsBytes(shape));
+}
+
+float* PartialSums(const BatchNormShape& shape, void* workspace) {
+  return LineIn(shape, workspace) + 3 * shape.channels;
+}
+
+template <typename T>
+Moments<T> MomentsOf(const void* x, const BatchNormShape& shape) {
+  return {static_cast<const T*>(x), IsMatrix(shape) ? 1 : shape.pixels};
+}
+
+// Returns whether the derivative finds from the state where relu was active.
+bool FindsRelu(const BatchNormGradients& gradients, const BatchNormShape& shape) {
+  return shape.activation == BatchNormActivation::kRelu && gradients.daddend == nullptr;
+}
+
 }  // namespace
 
 int64_t BatchNormStateBytes(const BatchNormShape& shape) {
   return 2 * shape.channels * static_cast<int64_t>(sizeof(float));
 }
 
-// The workspace has three numbers per channel, then the partial sums.
+// The workspace has three numbers per channel, then the partial sums. With several devices the sums
+// of this device and of all devices come first, because they are 8-byte aligned.
 int64_t BatchNormWorkspaceBytes(const BatchNormShape& shape) {
-  return 3 * shape.channels * static_cast<int64_t>(sizeof(float)) +
+  return SumsBytes(shape) + 3 * shape.channels * static_cast<int64_t>(sizeof(float)) +
          PartsOf(shape).WorkspaceBytes(2);
 }
 
-cudaError_t BatchNorm(const BatchNormOutputs& outputs, const void* x, const void* addend,
-                      const void* bias, const void* gain, float epsilon,
-                      const BatchNormShape& shape, void* workspace, cudaStream_t stream) {
+BatchNormSums BatchNormSumsIn(const BatchNormShape& shape, void* workspace) {
+  const int64_t size = 1 + 2 * shape.channels;
+  auto* own = static_cast<double*>(workspace);
+  return {own, own + size, size};
+}
+
+cudaError_t BatchNormMoments(const void* x, const BatchNormShape& shape, void* workspace,
+                             cudaStream_t stream) {
   return ForFloating(shape.type, [&](auto one) {
     using T = decltype(one);
-    auto* partial = static_cast<float*>(workspace);
-    const Moments<T> moments = {static_cast<const T*>(x), IsMatrix(shape) ? 1 : shape.pixels};
+    float* partial = PartialSums(shape, workspace);
+    const Moments<T> moments = MomentsOf<T>(x, shape);
     MUSTER_RETURN_IF_CUDA_ERROR((LaunchSums<2, T>(partial, shape, moments, stream)));
-    MUSTER_RETURN_IF_CUDA_ERROR(Launch(FinishMoments<T>, JoiningBlocks(shape.channels), kThreads, 0,
-                                       stream, outputs, partial, moments,
-                                       static_cast<const T*>(bias), static_cast<const T*>(gain),
-                                       epsilon, PartsOf(shape)));
+    if (shape.devices == 1) return cudaSuccess;
+    const DeviceSums own = {BatchNormSumsIn(shape, workspace).own, shape.channels};
+    return Launch(StoreMoments<T>, JoiningBlocks(shape.channels), kThreads, 0, stream, own, partial,
+                  moments, PartsOf(shape));
+  });
+}
+
+cudaError_t BatchNormApply(const BatchNormOutputs& outputs, const void* x, const void* addend,
+                           const void* bias, const void* gain, float epsilon,
+                           const BatchNormShape& shape, void* workspace, cudaStream_t stream) {
+  return ForFloating(shape.type, [&](auto one) {
+    using T = decltype(one);
+    const auto* of_bias = static_cast<const T*>(bias);
+    const auto* of_gain = static_cast<const T*>(gain);
+    if (shape.devices == 1) {
+      MUSTER_RETURN_IF_CUDA_ERROR(Launch(FinishMoments<T>, JoiningBlocks(shape.channels), kThreads,
+                                         0, stream, outputs, PartialSums(shape, workspace),
+                                         MomentsOf<T>(x, shape), of_bias, of_gain, epsilon,
+                                         PartsOf(shape)));
+    } else {
+      const DeviceSums all = {BatchNormSumsIn(shape, workspace).all, shape.channels};
+      MUSTER_RETURN_IF_CUDA_ERROR(Launch(MergeMoments<T>, Strided(shape.channels), kThreads, 0,
+                                         stream, outputs, all, shape.devices, of_bias, of_gain,
+                                         epsilon));
+    }
     return LaunchScaling<T>(outputs.y, x, addend, static_cast<const float*>(outputs.state), shape,
                             stream);
   });
 }
 
-cudaError_t BatchNormGrad(const BatchNormGradients& gradients, const void* dy,
-                          const void* dy_second, const void* x, const void* y, const float* mean,
-                          const float* rstd, const void* state, const BatchNormShape& shape,
-                          void* workspace, cudaStream_t stream) {
+cudaError_t BatchNormGradSums(const BatchNormGradients& gradients, const void* dy,
+                              const void* dy_second, const void* x, const void* y,
+                              const float* mean, const void* state, const BatchNormShape& shape,
+                              void* workspace, cudaStream_t stream) {
   const bool has_addend = gradients.daddend != nullptr;
   if (has_addend != (y != nullptr)) return cudaErrorInvalidValue;
   if (dy_second != nullptr && !has_addend) return cudaErrorInvalidValue;
   return ForFloating(shape.type, [&](auto one) {
     using T = decltype(one);
-    const bool finds_relu = shape.activation == BatchNormActivation::kRelu && !has_addend;
-    const auto* of_x = static_cast<const T*>(x);
-    const auto* of_state = static_cast<const float*>(state);
-    auto* daddend = static_cast<T*>(gradients.daddend);
-    auto* line = static_cast<float*>(workspace);
-    float* partial = line + 3 * shape.channels;
+    float* partial = PartialSums(shape, workspace);
     const auto sum = [&]<Relu kRelu>() {
       const GradientMoments<T, kRelu> moments = {.dy = static_cast<const T*>(dy),
                                                  .dy_second = static_cast<const T*>(dy_second),
-                                                 .x = of_x,
+                                                 .x = static_cast<const T*>(x),
                                                  .mean = mean,
-                                                 .state = of_state,
+                                                 .state = static_cast<const float*>(state),
                                                  .channels = shape.channels,
                                                  .output = static_cast<const T*>(y),
-                                                 .g = daddend};
+                                                 .g = static_cast<T*>(gradients.daddend)};
       return LaunchSums<2, T>(partial, shape, moments, stream);
     };
-    MUSTER_RETURN_IF_CUDA_ERROR(dy_second != nullptr
-                                    ? sum.template operator()<Relu::kOfOutputWithTwo>()
-                                : has_addend ? sum.template operator()<Relu::kOfOutput>()
-                                : finds_relu ? sum.template operator()<Relu::kOfState>()
-                                             : sum.template operator()<Relu::kNone>());
-    MUSTER_RETURN_IF_CUDA_ERROR(Launch(FinishGradientMoments<T>, JoiningBlocks(shape.channels),
-                                       kThreads, 0, stream, line, gradients, partial, mean, rstd,
-                                       of_state, PartsOf(shape)));
-    const GradInput<T> grad_input = {static_cast<T*>(gradients.dx),
-                                     has_addend ? daddend : static_cast<const T*>(dy),
-                                     of_x,
-                                     line,
-                                     finds_relu ? of_state + shape.channels : nullptr,
-                                     shape.channels};
+    MUSTER_RETURN_IF_CUDA_ERROR(
+        dy_second != nullptr          ? sum.template operator()<Relu::kOfOutputWithTwo>()
+        : has_addend                  ? sum.template operator()<Relu::kOfOutput>()
+        : FindsRelu(gradients, shape) ? sum.template operator()<Relu::kOfState>()
+                                      : sum.template operator()<Relu::kNone>());
+    if (shape.devices == 1) return cudaSuccess;
+    const DeviceSums own = {BatchNormSumsIn(shape, workspace).own, shape.channels};
+    return Launch(StoreGradientMoments, JoiningBlocks(shape.channels), kThreads, 0, stream, own,
+                  partial, PartsOf(shape));
+  });
+}
+
+cudaError_t BatchNormGradApply(const BatchNormGradients& gradients, const void* dy, const void* x,
+                               const float* mean, const float* rstd, const void* state,
+                               const BatchNormShape& shape, void* workspace, cudaStream_t stream) {
+  return ForFloating(shape.type, [&](auto one) {
+    using T = decltype(one);
+    const auto* of_state = static_cast<const float*>(state);
+    float* line = LineIn(shape, workspace);
+    if (shape.devices == 1) {
+      MUSTER_RETURN_IF_CUDA_ERROR(
+          Launch(FinishGradientMoments<T>, JoiningBlocks(shape.channels), kThreads, 0, stream, line,
+                 gradients, PartialSums(shape, workspace), mean, rstd, of_state, PartsOf(shape)));
+    } else {
+      const BatchNormSums sums = BatchNormSumsIn(shape, workspace);
+      MUSTER_RETURN_IF_CUDA_ERROR(
+          Launch(MergeGradientMoments<T>, Strided(shape.channels), kThreads, 0, stream, line,
+                 gradients, DeviceSums{sums.own, shape.channels},
+                 DeviceSums{sums.all, shape.channels}, shape.devices, mean, rstd, of_state));
+    }
+    const void* g = gradients.daddend != nullptr ? gradients.daddend : dy;
+    const GradInput<T> grad_input = {
+        static_cast<T*>(gradients.dx),
+        static_cast<const T*>(g),
+        static_cast<const T*>(x),
+        line,
+        FindsRelu(gradients, shape) ? of_state + shape.channels : nullptr,
+        shape.channels};
     return LaunchForVectors<T>(grad_input, shape, stream);
   });
 }

@@ -74,6 +74,8 @@ struct PlannedNode {
   // The first output has the bytes of the first input: they share memory if possible. prepare()
   // copies if they do not share it.
   bool is_alias = false;
+  // The node meets other devices while it runs. A GPU launches it between CUDA graphs.
+  bool is_collective = false;
   int64_t workspace_bytes = 0;            // scratch memory while the node runs
   std::vector<int64_t> state_bytes = {};  // for each DTYPE_STATE output, in their order
 

@@ -536,8 +536,9 @@ absl::Status Trainer::CheckSynchronised() const {
   };
   const bool are_cpus = std::ranges::all_of(
       lanes_, [](const std::unique_ptr<DeviceLane>& lane) { return lane->device().is_cpu(); });
-  if (!are_cpus) {
-    return refused("which are not all CPUs; give the worker one device, or use more workers");
+  if (!are_cpus && gpus_ == nullptr) {
+    return refused("which are neither CPUs alone nor GPUs with NCCL; give the worker one device, ",
+                   "or use more workers");
   }
   // A device with fewer samples than another has fewer micro-batches if each has one sample.
   if (RunsOf(0, devices).size() != RunsOf(devices - 1, devices).size()) {

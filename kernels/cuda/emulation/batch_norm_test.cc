@@ -1,5 +1,11 @@
 #include "kernels/cuda/batch_norm.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
 #include "kernels/cuda/emulation/device_memory.h"
 #include "kernels/reference.h"
 
@@ -80,16 +86,21 @@ TEST_F(BatchNormTest, EveryOrderMatchesTheFormula) {
       DeviceMemory rstd(4 * size.channels), variance(4 * size.channels);
       DeviceMemory state(BatchNormStateBytes(shape)), workspace(BatchNormWorkspaceBytes(shape));
 
-      ASSERT_EQ(BatchNorm({y.data(), mean.floats(), rstd.floats(), variance.floats(), state.data()},
-                          x_on.data(), adds ? addend_on.data() : nullptr, bias_on.data(),
-                          gain_on.data(), kEpsilon, shape, workspace.data(), nullptr),
-                cudaSuccess);
+      const BatchNormGradients gradients = {dx.data(), dbias.data(), dgain.data(),
+                                            adds ? daddend.data() : nullptr};
+      ASSERT_EQ(BatchNormMoments(x_on.data(), shape, workspace.data(), nullptr), cudaSuccess);
       ASSERT_EQ(
-          BatchNormGrad({dx.data(), dbias.data(), dgain.data(), adds ? daddend.data() : nullptr},
-                        dy_on.data(), two ? second_on.data() : nullptr, x_on.data(),
-                        adds ? y.data() : nullptr, mean.floats(), rstd.floats(), state.data(),
-                        shape, workspace.data(), nullptr),
+          BatchNormApply({y.data(), mean.floats(), rstd.floats(), variance.floats(), state.data()},
+                         x_on.data(), adds ? addend_on.data() : nullptr, bias_on.data(),
+                         gain_on.data(), kEpsilon, shape, workspace.data(), nullptr),
           cudaSuccess);
+      ASSERT_EQ(BatchNormGradSums(gradients, dy_on.data(), two ? second_on.data() : nullptr,
+                                  x_on.data(), adds ? y.data() : nullptr, mean.floats(),
+                                  state.data(), shape, workspace.data(), nullptr),
+                cudaSuccess);
+      ASSERT_EQ(BatchNormGradApply(gradients, dy_on.data(), x_on.data(), mean.floats(),
+                                   rstd.floats(), state.data(), shape, workspace.data(), nullptr),
+                cudaSuccess);
 
       const Floats actual_y = FromDevice(y, size, shape);
       std::vector<double> of_y(n), through(n), sum(size.channels), dot(size.channels);
@@ -116,6 +127,155 @@ TEST_F(BatchNormTest, EveryOrderMatchesTheFormula) {
       }
     }
   });
+}
+
+// The memory of one of several devices, with `samples` of x and dy from `first` on.
+struct Part {
+  Part(const BatchNormShape& whole, int devices, int64_t first, int64_t samples, const Floats& x,
+       const Floats& dy)
+      : shape(whole),
+        x(Rows(x, first, samples), Type::kF32),
+        dy(Rows(dy, first, samples), Type::kF32),
+        y(4 * samples * Row()),
+        dx(4 * samples * Row()),
+        dbias(4 * whole.channels),
+        dgain(4 * whole.channels),
+        daddend(4 * samples * Row()),
+        mean(4 * whole.channels),
+        rstd(4 * whole.channels),
+        variance(4 * whole.channels),
+        state(BatchNormStateBytes(whole)),
+        workspace(WorkspaceBytes(devices, samples)) {
+    shape.batch = samples;
+    shape.devices = devices;
+  }
+
+  int64_t Row() const { return shape.channels * shape.pixels; }
+  Floats Rows(const Floats& values, int64_t first, int64_t samples) const {
+    return Floats(values.begin() + first * Row(), values.begin() + (first + samples) * Row());
+  }
+  int64_t WorkspaceBytes(int devices, int64_t samples) const {
+    BatchNormShape own = shape;
+    own.batch = samples;
+    own.devices = devices;
+    return BatchNormWorkspaceBytes(own);
+  }
+  BatchNormGradients gradients(bool adds) {
+    return {dx.data(), dbias.data(), dgain.data(), adds ? daddend.data() : nullptr};
+  }
+
+  BatchNormShape shape;
+  DeviceMemory x, dy, y, dx, dbias, dgain, daddend, mean, rstd, variance, state, workspace;
+};
+
+void Gather(std::vector<std::unique_ptr<Part>>& parts) {
+  if (parts.size() == 1) return;
+  for (size_t from = 0; from < parts.size(); ++from) {
+    const BatchNormSums sums = BatchNormSumsIn(parts[from]->shape, parts[from]->workspace.data());
+    for (const auto& to : parts) {
+      std::copy_n(sums.own, sums.size,
+                  BatchNormSumsIn(to->shape, to->workspace.data()).all +
+                      static_cast<int64_t>(from) * sums.size);
+    }
+  }
+}
+
+// Runs both passes on devices with the given samples each. x is also the addend.
+std::vector<std::unique_ptr<Part>> RunInParts(const std::vector<int64_t>& samples,
+                                              const BatchNormShape& shape, Form form,
+                                              const Floats& x, const Floats& dy, const Floats& bias,
+                                              const Floats& gain) {
+  const bool adds = form == Form::kAddRelu;
+  DeviceMemory bias_on(bias, Type::kF32), gain_on(gain, Type::kF32);
+  std::vector<std::unique_ptr<Part>> parts;
+  int64_t first = 0;
+  for (const int64_t count : samples) {
+    parts.push_back(
+        std::make_unique<Part>(shape, static_cast<int>(samples.size()), first, count, x, dy));
+    first += count;
+  }
+  for (const auto& p : parts) {
+    EXPECT_EQ(BatchNormMoments(p->x.data(), p->shape, p->workspace.data(), nullptr), cudaSuccess);
+  }
+  Gather(parts);
+  for (const auto& p : parts) {
+    EXPECT_EQ(BatchNormApply({p->y.data(), p->mean.floats(), p->rstd.floats(), p->variance.floats(),
+                              p->state.data()},
+                             p->x.data(), adds ? p->x.data() : nullptr, bias_on.data(),
+                             gain_on.data(), kEpsilon, p->shape, p->workspace.data(), nullptr),
+              cudaSuccess);
+  }
+  for (const auto& p : parts) {
+    EXPECT_EQ(BatchNormGradSums(p->gradients(adds), p->dy.data(), /*dy_second=*/nullptr,
+                                p->x.data(), adds ? p->y.data() : nullptr, p->mean.floats(),
+                                p->state.data(), p->shape, p->workspace.data(), nullptr),
+              cudaSuccess);
+  }
+  Gather(parts);
+  for (const auto& p : parts) {
+    EXPECT_EQ(BatchNormGradApply(p->gradients(adds), p->dy.data(), p->x.data(), p->mean.floats(),
+                                 p->rstd.floats(), p->state.data(), p->shape, p->workspace.data(),
+                                 nullptr),
+              cudaSuccess);
+  }
+  return parts;
+}
+
+void ExpectNear(const Floats& values, const Floats& wanted, double tolerance) {
+  ASSERT_EQ(values.size(), wanted.size());
+  double largest = 1;
+  for (const float v : wanted) largest = std::max<double>(largest, std::abs(v));
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_NEAR(values[i], wanted[i], tolerance * largest) << i;
+  }
+}
+
+TEST(SynchronisedBatchNormTest, PartsOfABatchGiveWhatTheBatchGives) {
+  constexpr int64_t kBatch = 9;
+  for (const ChannelOrder order : {ChannelOrder::kFirst, ChannelOrder::kLast}) {
+    BatchNormShape shape{kBatch, /*channels=*/5, /*pixels=*/6, order, Type::kF32};
+    const int64_t row = shape.channels * shape.pixels;
+    const Floats x = Normals(kBatch * row, 1), dy = Normals(kBatch * row, 2);
+    const Floats gain = Normals(shape.channels, 3), bias = Normals(shape.channels, 4);
+    for (const Form form : {Form::kPlain, Form::kRelu, Form::kAddRelu}) {
+      shape.activation =
+          form == Form::kPlain ? BatchNormActivation::kNone : BatchNormActivation::kRelu;
+      const auto whole = RunInParts({kBatch}, shape, form, x, dy, bias, gain);
+      for (const std::vector<int64_t>& samples :
+           std::vector<std::vector<int64_t>>{{5, 4}, {1, 8}, {3, 2, 2, 2}}) {
+        const auto parts = RunInParts(samples, shape, form, x, dy, bias, gain);
+        Floats y, dx, dbias(shape.channels), dgain(shape.channels);
+        for (const auto& p : parts) {
+          const Floats of_y = p->y.Read(Type::kF32), of_dx = p->dx.Read(Type::kF32);
+          y.insert(y.end(), of_y.begin(), of_y.end());
+          dx.insert(dx.end(), of_dx.begin(), of_dx.end());
+          for (int64_t c = 0; c < shape.channels; ++c) {
+            dbias[c] += p->dbias.Read(Type::kF32)[c];
+            dgain[c] += p->dgain.Read(Type::kF32)[c];
+          }
+          ExpectNear(p->mean.Read(Type::kF32), whole[0]->mean.Read(Type::kF32), 1e-6);
+          ExpectNear(p->rstd.Read(Type::kF32), whole[0]->rstd.Read(Type::kF32), 1e-6);
+          ExpectNear(p->variance.Read(Type::kF32), whole[0]->variance.Read(Type::kF32), 1e-6);
+        }
+        ExpectNear(y, whole[0]->y.Read(Type::kF32), 1e-6);
+        ExpectNear(dx, whole[0]->dx.Read(Type::kF32), 1e-6);
+        ExpectNear(dbias, whole[0]->dbias.Read(Type::kF32), 1e-6);
+        ExpectNear(dgain, whole[0]->dgain.Read(Type::kF32), 1e-6);
+      }
+    }
+  }
+}
+
+// Each device has another pivot, so the means must be merged without rounding to f32.
+TEST(SynchronisedBatchNormTest, PartsFarFromZeroKeepTheirVariance) {
+  constexpr int64_t kBatch = 400;
+  const BatchNormShape shape{kBatch, /*channels=*/1, /*pixels=*/1, ChannelOrder::kLast, Type::kF32};
+  Floats x = Normals(kBatch, 1);
+  for (float& v : x) v += 10000;
+  const reference::BatchNorm expected(Wide(x), 0, kBatch, 1, 1);
+  const auto parts =
+      RunInParts({101, 100, 100, 99}, shape, Form::kPlain, x, Normals(kBatch, 2), {0}, {1});
+  EXPECT_NEAR(parts[0]->variance.Read(Type::kF32)[0], expected.variance[0], 1e-5);
 }
 
 TEST_F(BatchNormTest, InferenceTakesTheRunningValues) {

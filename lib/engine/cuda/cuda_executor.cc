@@ -134,6 +134,7 @@ absl::Status CudaExecutor::Build(const v1::Graph& graph, const Options& options)
   context_.tf32 = options.tf32;
   context_.deterministic = options.deterministic;
   context_.has_gradients = graph.gradients_size() > 0;
+  context_.synchronised_devices = options.synchronised_devices;
   CudaKernels kernels(context_);
   // Gradients stay in the arena until they were added up in f32.
   CompiledGraph::Options compile{.batch = options.batch};
@@ -306,9 +307,14 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
     for (int p : step.awaits) more += static_cast<int64_t>(FloatBytes(parameters_[p].elements));
     // A segment ends after enough gradients are ready, and before a step that would make it wait
     // for too many parameters.
-    if (i == 0 || ready >= kSegmentBytes || (more > 0 && awaited + more > kSegmentBytes)) {
+    // A collective node is alone in its segment. So it comes at the same place among the collective
+    // operations of the buckets on all peers, wherever else their segments end.
+    const bool is_collective = step.kernel.is_collective;
+    if (i == 0 || is_collective || segments_.back().is_collective || ready >= kSegmentBytes ||
+        (more > 0 && awaited + more > kSegmentBytes)) {
       Segment& segment = segments_.emplace_back();
       segment.first = i;
+      segment.is_collective = is_collective;
       ASSIGN_OR_RETURN(segment.arrived, CreateCudaEvent());
       ASSIGN_OR_RETURN(segment.computed, CreateCudaEvent());
       ASSIGN_OR_RETURN(segment.delivered, CreateCudaEvent());
@@ -323,7 +329,10 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
       ready += static_cast<int64_t>(FloatBytes(parameters_[p].elements));
     }
   }
-  if (buckets_ == nullptr) return absl::OkStatus();
+  if (buckets_ == nullptr) {
+    CHECK(std::ranges::none_of(segments_, &Segment::is_collective)) << "no peers to meet";
+    return absl::OkStatus();
+  }
   // A bucket is full in the segment that makes its last gradient.
   std::vector<size_t> missing;
   for (const GradientBucket& bucket : buckets_->layout().buckets) {
@@ -339,7 +348,8 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
 }
 
 // Runs everything once, so that kernels and libraries are loaded, then captures the launches.
-// Inputs are zero; if rows are bytes, inputs have the value of byte 0.
+// Collective operations are left out, because a peer may still allocate memory, which can wait for
+// the kernels of all GPUs. Inputs are zero; if rows are bytes, inputs have the value of byte 0.
 absl::Status CudaExecutor::WarmUp() {
   RETURN_IF_ERROR(SendScalars({}, cuda::Export::kNone));
   RETURN_IF_ERROR(BringInputs());
@@ -347,6 +357,7 @@ absl::Status CudaExecutor::WarmUp() {
   RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.compute())));
   if (launches_wait_) return absl::OkStatus();  // no CUDA graphs
   for (Segment& segment : segments_) {
+    if (segment.is_collective) continue;
     if (absl::Status captured = Capture(segment); !captured.ok()) {
       LOG(WARNING) << device_.name()
                    << ": no CUDA graph; kernels are launched one by one: " << captured.message();
@@ -463,7 +474,9 @@ absl::Status CudaExecutor::Run(const RunArguments& arguments, ParameterFlow* flo
   RETURN_IF_ERROR(device_.Drive());
   for (auto& [name, output] : outputs_) output.is_fetched = false;
   device_.set_running(true);
+  communicator_ = arguments.communicator;
   absl::Status computed = Compute(arguments, flow);
+  communicator_ = nullptr;
   device_.set_running(false);
   if (!computed.ok()) return GiveUp(std::move(computed));
   // Enqueue() has copied the scalars in the order of `outputs_`.
@@ -606,12 +619,13 @@ absl::Status CudaExecutor::LaunchSegment(const Segment& segment) {
 }
 
 absl::Status CudaExecutor::LaunchSteps(const Segment& segment) {
-  const RunNumbers none;  // kernels read the real numbers from device memory
+  // Kernels read the other numbers from device memory.
+  const RunNumbers numbers{.communicator = communicator_};
   for (int i = segment.first; i < segment.last; ++i) {
     const Step& step = steps_[i];
     launching_ = i;
     const auto start = std::chrono::steady_clock::now();
-    if (step.run) RETURN_IF_ERROR(step.run(none));
+    if (step.run) RETURN_IF_ERROR(step.run(numbers));
     if (profile_ != nullptr) {
       RETURN_IF_ERROR(AwaitNodes());
       profile_->Record(step.profile_entry, std::chrono::steady_clock::now() - start);
@@ -689,6 +703,7 @@ absl::StatusOr<Executor::MemoryNeed> PlanCudaMemory(const v1::Graph& graph,
   context.tf32 = options.tf32;
   context.deterministic = options.deterministic;
   context.has_gradients = graph.gradients_size() > 0;
+  context.synchronised_devices = options.synchronised_devices;
   CudaKernels kernels(context);
   CompiledGraph::Options compile{.batch = options.batch};
   compile.external_gradients.resize(graph.parameters_size(), false);

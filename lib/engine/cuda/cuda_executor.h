@@ -10,7 +10,8 @@
 // The nodes are cut into segments. A segment waits for its parameters, then its nodes are launched
 // as one CUDA graph. Then its final gradients start their way out while the next segment computes.
 // With peers (ExecutorPeers) parameters and gradients travel by buckets, and the GPUs share the
-// work.
+// work. A node that meets the peers itself (a synchronised norm) is a segment of its own, and its
+// kernels and collective operation are enqueued one by one.
 //
 // A run allocates nothing. It waits only for parameters, and at its end for gradients.
 #pragma once
@@ -103,13 +104,14 @@ class CudaExecutor : public Executor {
   struct Segment {
     int first = 0;
     int last = 0;
-    std::vector<int> awaits;  // parameters
-    std::vector<int> ready;   // gradients
-    std::vector<int> full;    // with peers: buckets that this segment's gradients complete
-    CudaGraph graph;          // null: kernels are launched one by one
-    CudaEvent arrived;        // its parameters have arrived, in the upload stream
-    CudaEvent computed;       // its nodes are done, in the compute stream
-    CudaEvent delivered;      // its gradients are on the host, in the download stream
+    std::vector<int> awaits;     // parameters
+    std::vector<int> ready;      // gradients
+    std::vector<int> full;       // with peers: buckets that this segment's gradients complete
+    bool is_collective = false;  // its only node meets the peers, so it is not in a CUDA graph
+    CudaGraph graph;             // null: kernels are launched one by one
+    CudaEvent arrived;           // its parameters have arrived, in the upload stream
+    CudaEvent computed;          // its nodes are done, in the compute stream
+    CudaEvent delivered;         // its gradients are on the host, in the download stream
   };
 
   // The values that the device reads before each run, in one block of memory.
@@ -193,7 +195,8 @@ class CudaExecutor : public Executor {
   mutable absl::flat_hash_map<std::string, Output> outputs_;
   std::vector<Step> steps_;
   std::vector<Segment> segments_;
-  int launching_ = -1;  // the step being launched; -1: none
+  Communicator* communicator_ = nullptr;  // of the run, see RunArguments; null: none runs
+  int launching_ = -1;                    // the step being launched; -1: none
 };
 
 }  // namespace muster

@@ -50,7 +50,8 @@ struct CudaContext {
   cuda::OutOfRange* out_of_range = nullptr;  // in device memory
   bool tf32 = false;
   bool deterministic = true;
-  bool has_gradients = false;  // whether the graph has gradients
+  bool has_gradients = false;    // whether the graph has gradients
+  int synchronised_devices = 1;  // see Executor::Options
 
   // Returns a product, prepared once for all nodes of its shape.
   absl::StatusOr<std::shared_ptr<cuda::MatMul>> Prepare(const cuda::MatMulShape& shape);

@@ -4,6 +4,7 @@
 #include "kernels/cuda/layer_norm.h"
 #include "lib/engine/cuda/binding.h"
 #include "lib/graph/attributes.h"
+#include "lib/status/status.h"
 
 namespace muster {
 namespace {
@@ -27,48 +28,132 @@ cuda::BatchNormShape BatchNormShapeOf(const CudaNode& node, int x, Activation ac
           .activation = activation};
 }
 
+// Returns the shape of a node that computes moments, or their gradients.
+cuda::BatchNormShape SynchronisedShapeOf(const CudaNode& node, int x, Activation activation) {
+  cuda::BatchNormShape shape = BatchNormShapeOf(node, x, activation);
+  if (IntegerAttribute(*node.node, "synchronised") != 0) {
+    shape.devices = node.context.synchronised_devices;
+  }
+  return shape;
+}
+
+// Returns a prepare(). Its runs call sums(memory), gather the sums of all devices, and call
+// apply(memory).
+template <typename Sums, typename Apply>
+std::function<NodeRun(const NodeMemory&)> EnqueueHalves(const cuda::BatchNormShape& shape,
+                                                        cudaStream_t stream, Sums sums,
+                                                        Apply apply) {
+  return [=](const NodeMemory& memory) -> NodeRun {
+    return [=](const RunNumbers& numbers) -> absl::Status {
+      RETURN_IF_ERROR(StatusOf(sums(memory)));
+      if (shape.devices > 1 && numbers.communicator != nullptr) {
+        const cuda::BatchNormSums own = cuda::BatchNormSumsIn(shape, memory.workspace);
+        const auto size = static_cast<size_t>(own.size) * sizeof(double) / sizeof(float);
+        RETURN_IF_ERROR(numbers.communicator->AllGather(
+            {reinterpret_cast<const float*>(own.own), size},
+            {reinterpret_cast<float*>(own.all), size * shape.devices}, stream));
+      }
+      return StatusOf(apply(memory));
+    };
+  };
+}
+
+// The inputs of a forward node, except x.
+struct BatchNormInputs {
+  const std::byte* addend;
+  const std::byte* bias;
+  const std::byte* gain;
+};
+
+// The tensors of a backward node, except dy.
+struct BatchNormGradTensors {
+  cuda::BatchNormGradients gradients;
+  const std::byte* dy_second;
+  const std::byte* x;
+  const std::byte* y;
+  const float* mean;
+  const float* rstd;
+  const std::byte* state;
+};
+
+// Completes the plan of a forward node. `inputs` maps its memory to a BatchNormInputs.
+template <typename F>
+void PrepareBatchNorm(const CudaNode& node, const cuda::BatchNormShape& shape, F inputs,
+                      PlannedNode& plan) {
+  const cudaStream_t stream = node.context.stream;
+  plan.is_collective = shape.devices > 1;
+  plan.prepare = EnqueueHalves(
+      shape, stream,
+      [=](const NodeMemory& m) {
+        return cuda::BatchNormMoments(m.inputs[0], shape, m.workspace, stream);
+      },
+      [=, epsilon = Epsilon(node)](const NodeMemory& m) {
+        const BatchNormInputs of = inputs(m);
+        return cuda::BatchNormApply({.y = m.outputs[0],
+                                     .mean = Floats(m.outputs[1]),
+                                     .rstd = Floats(m.outputs[2]),
+                                     .variance = Floats(m.outputs[3]),
+                                     .state = m.outputs[4]},
+                                    m.inputs[0], of.addend, of.bias, of.gain, epsilon, shape,
+                                    m.workspace, stream);
+      });
+}
+
+// Completes the plan of a backward node. `tensors` maps its memory to a BatchNormGradTensors.
+template <typename F>
+void PrepareBatchNormGrad(const CudaNode& node, const cuda::BatchNormShape& shape, F tensors,
+                          PlannedNode& plan) {
+  const cudaStream_t stream = node.context.stream;
+  plan.is_collective = shape.devices > 1;
+  plan.prepare = EnqueueHalves(
+      shape, stream,
+      [=](const NodeMemory& m) {
+        const BatchNormGradTensors of = tensors(m);
+        return cuda::BatchNormGradSums(of.gradients, m.inputs[0], of.dy_second, of.x, of.y, of.mean,
+                                       of.state, shape, m.workspace, stream);
+      },
+      [=](const NodeMemory& m) {
+        const BatchNormGradTensors of = tensors(m);
+        return cuda::BatchNormGradApply(of.gradients, m.inputs[0], of.x, of.mean, of.rstd, of.state,
+                                        shape, m.workspace, stream);
+      });
+}
+
 template <Activation activation>
 absl::StatusOr<PlannedNode> PlanBatchNorm(const CudaNode& node) {
-  const cuda::BatchNormShape shape = BatchNormShapeOf(node, 0, activation);
+  const cuda::BatchNormShape shape = SynchronisedShapeOf(node, 0, activation);
   PlannedNode plan{.input_layouts = {node.layouts[0]},
                    .output_layouts = {node.layouts[0]},
                    .overwritable = {0},
                    .shape_only = {1, 2},
                    .workspace_bytes = cuda::BatchNormWorkspaceBytes(shape),
                    .state_bytes = {cuda::BatchNormStateBytes(shape)}};
-  plan.prepare =
-      Enqueue([shape, epsilon = Epsilon(node), stream = node.context.stream](const NodeMemory& m) {
-        return cuda::BatchNorm({.y = m.outputs[0],
-                                .mean = Floats(m.outputs[1]),
-                                .rstd = Floats(m.outputs[2]),
-                                .variance = Floats(m.outputs[3]),
-                                .state = m.outputs[4]},
-                               m.inputs[0], /*addend=*/nullptr, m.inputs[3], OptionalInput(m, 4),
-                               epsilon, shape, m.workspace, stream);
-      });
+  PrepareBatchNorm(
+      node, shape,
+      [](const NodeMemory& m) {
+        return BatchNormInputs{.addend = nullptr, .bias = m.inputs[3], .gain = OptionalInput(m, 4)};
+      },
+      plan);
   return plan;
 }
 
 // Inputs: x, addend, running_mean, running_variance, bias, gain?.
 absl::StatusOr<PlannedNode> PlanBatchNormAddRelu(const CudaNode& node) {
   const Layout layout = node.layouts[0];
-  const cuda::BatchNormShape shape = BatchNormShapeOf(node, 0, Activation::kRelu);
+  const cuda::BatchNormShape shape = SynchronisedShapeOf(node, 0, Activation::kRelu);
   PlannedNode plan{.input_layouts = {layout, layout},
                    .output_layouts = {layout},
                    .overwritable = {0, 1},
                    .shape_only = {2, 3},
                    .workspace_bytes = cuda::BatchNormWorkspaceBytes(shape),
                    .state_bytes = {cuda::BatchNormStateBytes(shape)}};
-  plan.prepare =
-      Enqueue([shape, epsilon = Epsilon(node), stream = node.context.stream](const NodeMemory& m) {
-        return cuda::BatchNorm({.y = m.outputs[0],
-                                .mean = Floats(m.outputs[1]),
-                                .rstd = Floats(m.outputs[2]),
-                                .variance = Floats(m.outputs[3]),
-                                .state = m.outputs[4]},
-                               m.inputs[0], m.inputs[1], m.inputs[4], OptionalInput(m, 5), epsilon,
-                               shape, m.workspace, stream);
-      });
+  PrepareBatchNorm(
+      node, shape,
+      [](const NodeMemory& m) {
+        return BatchNormInputs{
+            .addend = m.inputs[1], .bias = m.inputs[4], .gain = OptionalInput(m, 5)};
+      },
+      plan);
   return plan;
 }
 
@@ -78,22 +163,28 @@ template <bool kTwo>
 absl::StatusOr<PlannedNode> PlanBatchNormAddReluGrad(const CudaNode& node) {
   constexpr int kY = kTwo ? 2 : 1, kX = kY + 1;
   const Layout layout = node.layouts[kX];
-  const cuda::BatchNormShape shape = BatchNormShapeOf(node, kX, Activation::kRelu);
+  const cuda::BatchNormShape shape = SynchronisedShapeOf(node, kX, Activation::kRelu);
   PlannedNode plan{.input_layouts = std::vector<Layout>(kX + 1, layout),
                    .output_layouts = {layout, layout},
                    .overwritable = {0, kX},
                    .shape_only = {kX + 4},
                    .workspace_bytes = cuda::BatchNormWorkspaceBytes(shape)};
   if (node.inputs.size() > kX + 5) plan.shape_only.push_back(kX + 5);
-  plan.prepare = Enqueue([shape, stream = node.context.stream](const NodeMemory& m) {
-    return cuda::BatchNormGrad({.dx = m.outputs[0],
-                                .dbias = m.outputs[2],
-                                .dgain = OptionalOutput(m, 3),
-                                .daddend = m.outputs[1]},
-                               m.inputs[0], kTwo ? m.inputs[1] : nullptr, m.inputs[kX],
-                               m.inputs[kY], Floats(m.inputs[kX + 1]), Floats(m.inputs[kX + 2]),
-                               m.inputs[kX + 3], shape, m.workspace, stream);
-  });
+  PrepareBatchNormGrad(
+      node, shape,
+      [](const NodeMemory& m) {
+        return BatchNormGradTensors{.gradients = {.dx = m.outputs[0],
+                                                  .dbias = m.outputs[2],
+                                                  .dgain = OptionalOutput(m, 3),
+                                                  .daddend = m.outputs[1]},
+                                    .dy_second = kTwo ? m.inputs[1] : nullptr,
+                                    .x = m.inputs[kX],
+                                    .y = m.inputs[kY],
+                                    .mean = Floats(m.inputs[kX + 1]),
+                                    .rstd = Floats(m.inputs[kX + 2]),
+                                    .state = m.inputs[kX + 3]};
+      },
+      plan);
   return plan;
 }
 
@@ -116,22 +207,28 @@ absl::StatusOr<PlannedNode> PlanBatchNormInference(const CudaNode& node) {
 template <Activation activation>
 absl::StatusOr<PlannedNode> PlanBatchNormGrad(const CudaNode& node) {
   const Layout layout = node.layouts[1];  // x's layout, which the forward kernel kept
-  const cuda::BatchNormShape shape = BatchNormShapeOf(node, 1, activation);
+  const cuda::BatchNormShape shape = SynchronisedShapeOf(node, 1, activation);
   PlannedNode plan{.input_layouts = {layout, layout},
                    .output_layouts = {layout},
                    .overwritable = {0, 1},
                    .shape_only = {5},
                    .workspace_bytes = cuda::BatchNormWorkspaceBytes(shape)};
   if (node.inputs.size() > 6) plan.shape_only.push_back(6);
-  plan.prepare = Enqueue([shape, stream = node.context.stream](const NodeMemory& m) {
-    return cuda::BatchNormGrad({.dx = m.outputs[0],
-                                .dbias = m.outputs[1],
-                                .dgain = OptionalOutput(m, 2),
-                                .daddend = nullptr},
-                               m.inputs[0], /*dy_second=*/nullptr, m.inputs[1], /*y=*/nullptr,
-                               Floats(m.inputs[2]), Floats(m.inputs[3]), m.inputs[4], shape,
-                               m.workspace, stream);
-  });
+  PrepareBatchNormGrad(
+      node, shape,
+      [](const NodeMemory& m) {
+        return BatchNormGradTensors{.gradients = {.dx = m.outputs[0],
+                                                  .dbias = m.outputs[1],
+                                                  .dgain = OptionalOutput(m, 2),
+                                                  .daddend = nullptr},
+                                    .dy_second = nullptr,
+                                    .x = m.inputs[1],
+                                    .y = nullptr,
+                                    .mean = Floats(m.inputs[2]),
+                                    .rstd = Floats(m.inputs[3]),
+                                    .state = m.inputs[4]};
+      },
+      plan);
   return plan;
 }
 

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "lib/data/dataset.h"
 #include "lib/data/source/open_dataset.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/exchange/fake_ps.h"
 #include "lib/graph/zoo/zoo.h"
 #include "lib/status/status.h"
@@ -76,6 +77,25 @@ TEST(SynchronisedNormsTest, DevicesDoNotChangeTheParameters) {
     const Trained apart = Train(ResNet(/*synchronised=*/false), kSteps, devices);
     EXPECT_GT(Difference(apart, alone), 1e-3) << devices << " devices, the control";
   }
+}
+
+// Skips on a machine with fewer than two GPUs.
+TEST(SynchronisedNormsTest, GpusDoNotChangeTheParameters) {
+  for (const char* gpu : {"cuda:0", "cuda:1"}) {
+    const absl::Status available = CreateDevice(gpu, /*threads=*/1).status();
+    if (!available.ok()) GTEST_SKIP() << available;
+  }
+  FakePs::Options job = ResNet(/*synchronised=*/true);
+  const Trained alone = TrainOn(job, 5, {"cuda:0"});
+  const Trained together = TrainOn(job, 5, {"cuda:0", "cuda:1"});
+  EXPECT_LE(Difference(together, alone), 2e-4);
+  EXPECT_GT(Difference(TrainOn(ResNet(/*synchronised=*/false), 5, {"cuda:0", "cuda:1"}), alone),
+            1e-3)
+      << "the control";
+  EXPECT_EQ(TrainOn(job, 5, {"cuda:0", "cuda:1"}).parameters, together.parameters);
+  job.spec.mutable_training()->set_micro_batch_size(16);  // 17 and 16 samples
+  EXPECT_EQ(TrainOn(job, 5, {"cuda:0", "cuda:1"}).parameters,
+            TrainOn(job, 5, {"cuda:0", "cuda:1"}).parameters);
 }
 
 // A micro-batch is normalised over the devices, so the results depend on their number.

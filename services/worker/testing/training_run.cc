@@ -11,8 +11,8 @@
 
 namespace muster {
 
-Trained Train(const FakePs::Options& options, int64_t total_steps, int devices,
-              const std::string& index_folder) {
+Trained TrainOn(const FakePs::Options& options, int64_t total_steps,
+                const std::vector<std::string>& devices, const std::string& index_folder) {
   InProcessNetwork network;
   FakePs ps(network, options);
   Trained trained;
@@ -24,7 +24,7 @@ Trained Train(const FakePs::Options& options, int64_t total_steps, int devices,
     ProgressLog log;
     auto trainer = Trainer::Create({.plan = ps.plan(),
                                     .rank = Rank(rank),
-                                    .devices = std::vector<std::string>(devices, "cpu"),
+                                    .devices = devices,
                                     .transport = [&network] { return network.MakeTransport(); },
                                     .index_folder = index_folder,
                                     .log = &log,
@@ -48,6 +48,11 @@ Trained Train(const FakePs::Options& options, int64_t total_steps, int devices,
     trained.parameters.push_back(ps.parameter(p));
   }
   return trained;
+}
+
+Trained Train(const FakePs::Options& options, int64_t total_steps, int devices,
+              const std::string& index_folder) {
+  return TrainOn(options, total_steps, std::vector<std::string>(devices, "cpu"), index_folder);
 }
 
 }  // namespace muster

@@ -16,8 +16,12 @@ struct Trained {
   std::vector<double> flops;           // by rank, from the metric
 };
 
-// Trains a job with one thread per worker, each with `devices` devices of the CPU. A failure is one
+// Trains a job with one thread per worker, each with `devices` ("cpu", "cuda:0"). A failure is one
 // of the test.
+Trained TrainOn(const FakePs::Options& options, int64_t total_steps,
+                const std::vector<std::string>& devices, const std::string& index_folder = "");
+
+// Trains a job with `devices` devices of the CPU for each worker.
 Trained Train(const FakePs::Options& options, int64_t total_steps, int devices,
               const std::string& index_folder = "");
 
