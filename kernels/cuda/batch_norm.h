@@ -76,9 +76,9 @@ struct BatchNormGradients {
 // 0. Both functions read dy and x, and the second one writes dx.
 //
 // If there was an addend, the activation is relu, and y is its output. The sign of y shows where
-// relu was active. Otherwise y is null. The gradient of the output is dy, or dy + dy_second if dy_second
-// is not null. With an addend the first function reads dy, dy_second, y and x and writes g into
-// daddend, and the second one reads g and x and writes dx.
+// relu was active. Otherwise y is null. The gradient of the output is dy, or dy + dy_second if
+// dy_second is not null. With an addend the first function reads dy, dy_second, y and x and writes
+// g into daddend, and the second one reads g and x and writes dx.
 cudaError_t BatchNormGradSums(const BatchNormGradients& gradients, const void* dy,
                               const void* dy_second, const void* x, const void* y,
                               const float* mean, const void* state, const BatchNormShape& shape,
