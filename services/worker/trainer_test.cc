@@ -719,6 +719,19 @@ TEST(TrainerTest, AnOvertakenWorkerSendsAllGradientsBeforeADueEvaluation) {
   }
 }
 
+// One device may be told of it while the other one waits in a norm. Errors of the norms' group are
+// final, so the following steps need a new one.
+TEST(TrainerTest, AnOvertakenWorkerKeepsItsSynchronisedNorms) {
+  FakePs::Options job = NormalisedLineJob();
+  (*job.graph.mutable_nodes(0)->mutable_attributes())["synchronised"].set_i(1);
+  job.spec.mutable_sync()->set_backup_workers(1);
+  for (int round = 0; round < 5; ++round) {  // it is a race, so try it several times
+    const Overtaken overtaken(job, /*step=*/5, /*version=*/9, /*total_steps=*/12);
+    EXPECT_EQ(overtaken.missed_steps, 3);
+    EXPECT_EQ(overtaken.report.steps_size(), 12);
+  }
+}
+
 // Collects the warnings that are logged while it exists.
 class WarningLog : public google::LogSink {
  public:
