@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
+#include "lib/collective/typed_buffer.h"
 
 namespace muster {
 
@@ -17,6 +17,14 @@ using CollectiveStream = void*;
 
 // One rank of a group. All ranks call the same operations with the same sizes in the same order,
 // each on its own thread. Thread-compatible, except Abort().
+//
+// An operation works on elements of one type: f32, bf16, f16 or f64. All buffers of an operation
+// have that type, on all ranks. They lie on the rank's device. A buffer may have no elements.
+//
+// Sums:
+// - SharedMemoryCommunicator adds in rank order, f64 in f64 and every other type in f32. It rounds
+//   16-bit sums once, to the nearest, ties to even. Sums that are too large become infinite.
+// - NCCL chooses the order, and may round 16-bit sums after each addition.
 //
 // Errors are final: every later call returns the first one.
 // - DEADLINE_EXCEEDED, reason COLLECTIVE_TIMEOUT: names the operation and the ranks that did not
@@ -30,21 +38,20 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
 
-  // data = the sum over all ranks; SharedMemoryCommunicator adds in rank order. f32[n] on the
-  // rank's device, in place.
-  virtual absl::Status AllReduce(absl::Span<float> data, CollectiveStream stream) = 0;
+  // data = the sum over all ranks, in place. Any number of elements.
+  virtual absl::Status AllReduce(TypedBuffer data, CollectiveStream stream) = 0;
 
   // slice = slice `rank()` of the sum over all ranks. `data` is divided into world_size() equal
   // slices. `slice` may be the rank's own slice of `data`, but must not overlap the others.
-  virtual absl::Status ReduceScatter(absl::Span<const float> data, absl::Span<float> slice,
+  virtual absl::Status ReduceScatter(ConstTypedBuffer data, TypedBuffer slice,
                                      CollectiveStream stream) = 0;
 
   // data = the slices of all ranks in rank order. `slice` may be the rank's own slice of `data`.
-  virtual absl::Status AllGather(absl::Span<const float> slice, absl::Span<float> data,
+  virtual absl::Status AllGather(ConstTypedBuffer slice, TypedBuffer data,
                                  CollectiveStream stream) = 0;
 
   // data = the data of rank `root`.
-  virtual absl::Status Broadcast(absl::Span<float> data, int root, CollectiveStream stream) = 0;
+  virtual absl::Status Broadcast(TypedBuffer data, int root, CollectiveStream stream) = 0;
 
   // Blocks until `finished` returns true. Polls it; it is typically an event after operations on a
   // stream. Returns an error of `finished`, or the error of the group as soon as there is one. With

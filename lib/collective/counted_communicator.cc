@@ -31,40 +31,39 @@ CountedCommunicator::CountedCommunicator(std::unique_ptr<Communicator> counted,
   }
 }
 
-absl::Status CountedCommunicator::Count(Operation operation, size_t floats,
+absl::Status CountedCommunicator::Count(Operation operation, int64_t bytes,
                                         absl::FunctionRef<absl::Status()> call) {
   const Counts& counts = counts_[static_cast<size_t>(operation)];
   const absl::Duration begin = SteadyNow();
   absl::Status called = call();
   if (!called.ok()) return called;
   counts.operations->Increment();
-  counts.bytes->Increment(static_cast<double>(floats * sizeof(float)));
+  counts.bytes->Increment(static_cast<double>(bytes));
   if (counts.duration != nullptr) {
     counts.duration->Observe(absl::ToDoubleSeconds(SteadyNow() - begin));
   }
   return called;
 }
 
-absl::Status CountedCommunicator::AllReduce(absl::Span<float> data, CollectiveStream stream) {
-  return Count(Operation::kAllReduce, data.size(),
+absl::Status CountedCommunicator::AllReduce(TypedBuffer data, CollectiveStream stream) {
+  return Count(Operation::kAllReduce, data.bytes(),
                [&] { return counted_->AllReduce(data, stream); });
 }
 
-absl::Status CountedCommunicator::ReduceScatter(absl::Span<const float> data,
-                                                absl::Span<float> slice, CollectiveStream stream) {
-  return Count(Operation::kReduceScatter, data.size(),
+absl::Status CountedCommunicator::ReduceScatter(ConstTypedBuffer data, TypedBuffer slice,
+                                                CollectiveStream stream) {
+  return Count(Operation::kReduceScatter, data.bytes(),
                [&] { return counted_->ReduceScatter(data, slice, stream); });
 }
 
-absl::Status CountedCommunicator::AllGather(absl::Span<const float> slice, absl::Span<float> data,
+absl::Status CountedCommunicator::AllGather(ConstTypedBuffer slice, TypedBuffer data,
                                             CollectiveStream stream) {
-  return Count(Operation::kAllGather, data.size(),
+  return Count(Operation::kAllGather, data.bytes(),
                [&] { return counted_->AllGather(slice, data, stream); });
 }
 
-absl::Status CountedCommunicator::Broadcast(absl::Span<float> data, int root,
-                                            CollectiveStream stream) {
-  return Count(Operation::kBroadcast, data.size(),
+absl::Status CountedCommunicator::Broadcast(TypedBuffer data, int root, CollectiveStream stream) {
+  return Count(Operation::kBroadcast, data.bytes(),
                [&] { return counted_->Broadcast(data, root, stream); });
 }
 

@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "lib/collective/communicator.h"
 #include "lib/telemetry/metrics.h"
 #include "prometheus/counter.h"
@@ -32,12 +31,12 @@ class CountedCommunicator : public Communicator {
 
   int rank() const override { return counted_->rank(); }
   int world_size() const override { return counted_->world_size(); }
-  absl::Status AllReduce(absl::Span<float> data, CollectiveStream stream) override;
-  absl::Status ReduceScatter(absl::Span<const float> data, absl::Span<float> slice,
+  absl::Status AllReduce(TypedBuffer data, CollectiveStream stream) override;
+  absl::Status ReduceScatter(ConstTypedBuffer data, TypedBuffer slice,
                              CollectiveStream stream) override;
-  absl::Status AllGather(absl::Span<const float> slice, absl::Span<float> data,
+  absl::Status AllGather(ConstTypedBuffer slice, TypedBuffer data,
                          CollectiveStream stream) override;
-  absl::Status Broadcast(absl::Span<float> data, int root, CollectiveStream stream) override;
+  absl::Status Broadcast(TypedBuffer data, int root, CollectiveStream stream) override;
   absl::Status Await(absl::string_view what,
                      absl::FunctionRef<absl::StatusOr<bool>()> finished) override {
     return counted_->Await(what, finished);
@@ -53,8 +52,8 @@ class CountedCommunicator : public Communicator {
     prometheus::Histogram* duration = nullptr;  // null: the duration is not known
   };
 
-  // Runs `call` and counts it unless it fails. `floats`: size of the whole, not of a rank's slice.
-  absl::Status Count(Operation operation, size_t floats, absl::FunctionRef<absl::Status()> call);
+  // Runs `call` and counts it unless it fails. `bytes`: size of the whole, not of a rank's slice.
+  absl::Status Count(Operation operation, int64_t bytes, absl::FunctionRef<absl::Status()> call);
 
   const std::unique_ptr<Communicator> counted_;
   std::array<Counts, 4> counts_;  // by operation

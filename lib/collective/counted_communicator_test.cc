@@ -1,5 +1,6 @@
 #include "lib/collective/counted_communicator.h"
 
+#include <cstdint>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,8 +34,11 @@ TEST(CountedCommunicatorTest, CountsOperationsByKindAndIgnoresFailures) {
         std::vector<float> data(8, 1), slice(4);
         ASSERT_TRUE(communicator.AllReduce(absl::MakeSpan(data), nullptr).ok());
         EXPECT_EQ(data[7], 2);
-        ASSERT_TRUE(communicator.ReduceScatter(data, absl::MakeSpan(slice), nullptr).ok());
-        ASSERT_TRUE(communicator.AllGather(slice, absl::MakeSpan(data), nullptr).ok());
+        ASSERT_TRUE(
+            communicator.ReduceScatter(absl::MakeConstSpan(data), absl::MakeSpan(slice), nullptr)
+                .ok());
+        ASSERT_TRUE(
+            communicator.AllGather(absl::MakeConstSpan(slice), absl::MakeSpan(data), nullptr).ok());
         ASSERT_TRUE(communicator.Broadcast(absl::MakeSpan(slice), 1, nullptr).ok());
         communicator.Abort(absl::CancelledError("the job ends"));
         EXPECT_FALSE(communicator.AllReduce(absl::MakeSpan(data), nullptr).ok());
@@ -52,6 +56,19 @@ TEST(CountedCommunicatorTest, CountsOperationsByKindAndIgnoresFailures) {
   EXPECT_THAT(text, count("bytes_total", "reduce_scatter", kRanks * 32));
   EXPECT_THAT(text, count("bytes_total", "all_gather", kRanks * 32));
   EXPECT_THAT(text, count("duration_seconds_count", "reduce_scatter", kRanks));
+}
+
+TEST(CountedCommunicatorTest, CountsTheBytesOfEachType) {
+  Metrics metrics;
+  SharedMemoryGroup group(1);
+  CountedCommunicator communicator(group.Join(0), CollectiveLibrary::kSharedMemory, metrics);
+  std::vector<uint16_t> halves(3);
+  std::vector<double> doubles(3);
+  ASSERT_TRUE(
+      communicator.AllReduce(TypedBuffer(halves.data(), 3, CollectiveType::kBf16), nullptr).ok());
+  ASSERT_TRUE(communicator.Broadcast(absl::MakeSpan(doubles), 0, nullptr).ok());
+  EXPECT_THAT(metrics.Render(), HasSubstr("operation=\"all_reduce\"} 6\n"));
+  EXPECT_THAT(metrics.Render(), HasSubstr("operation=\"broadcast\"} 24\n"));
 }
 
 TEST(CountedCommunicatorTest, EnqueuedOperationsHaveNoDuration) {

@@ -9,6 +9,12 @@ muster::FakeNccl* TheFakeNccl() {
   return &fake;
 }
 
+static ncclResult_t Record(size_t count, ncclDataType_t type) {
+  TheFakeNccl()->count = count;
+  TheFakeNccl()->type = type;
+  return ncclSuccess;
+}
+
 ncclResult_t ncclGetUniqueId(ncclUniqueId*) { return ncclSuccess; }
 ncclResult_t ncclGetVersion(int* version) {
   *version = 22703;
@@ -32,23 +38,24 @@ ncclResult_t ncclCommAbort(ncclComm_t communicator) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclAllReduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+ncclResult_t ncclAllReduce(const void*, void*, size_t count, ncclDataType_t type, ncclRedOp_t,
+                           ncclComm_t, cudaStream_t) {
+  return Record(count, type);
+}
+
+ncclResult_t ncclReduceScatter(const void*, void*, size_t count, ncclDataType_t type, ncclRedOp_t,
+                               ncclComm_t, cudaStream_t) {
+  return Record(count, type);
+}
+
+ncclResult_t ncclAllGather(const void*, void*, size_t count, ncclDataType_t type, ncclComm_t,
                            cudaStream_t) {
-  return ncclSuccess;
+  return Record(count, type);
 }
 
-ncclResult_t ncclReduceScatter(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
-                               cudaStream_t) {
-  return ncclSuccess;
-}
-
-ncclResult_t ncclAllGather(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t) {
-  return ncclSuccess;
-}
-
-ncclResult_t ncclBroadcast(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t,
+ncclResult_t ncclBroadcast(const void*, void*, size_t count, ncclDataType_t type, int, ncclComm_t,
                            cudaStream_t) {
-  return ncclSuccess;
+  return Record(count, type);
 }
 
 const char* ncclGetErrorString(ncclResult_t) { return "the fake's error"; }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 
 namespace muster {
 
@@ -13,6 +14,9 @@ struct FakeNccl {
   std::atomic<ncclResult_t> asynchronous{
       ncclSuccess};                          // the asynchronous error of every communicator
   std::array<std::atomic<int>, 2> aborts{};  // number of aborts, by rank
+  // The arguments of the last operation.
+  std::atomic<ncclDataType_t> type{ncclInt8};
+  std::atomic<size_t> count = 0;
 };
 
 }  // namespace muster

@@ -133,8 +133,8 @@ absl::Status GradientReduction::Reduce(int device, const FullBucket& full) {
   const int64_t length = range.end - range.begin;
   const int64_t slice = length / devices();
   RETURN_IF_ERROR(options_.communicators[device]->ReduceScatter(
-      {options_.memory[device] + range.begin, static_cast<size_t>(length)},
-      {options_.memory[0] + range.begin + device * slice, static_cast<size_t>(slice)}, nullptr));
+      absl::MakeConstSpan(options_.memory[device] + range.begin, length),
+      absl::MakeSpan(options_.memory[0] + range.begin + device * slice, slice), nullptr));
   return SliceReduced(device, full.bucket, full.step);
 }
 

@@ -64,6 +64,22 @@ absl::StatusOr<Nccl> LoadNccl() {
       absl::StrCat("libnccl.so.2 is too old: it has no ", missing, "; 2.14 or newer is needed"));
 }
 
+ncclDataType_t TypeOf(CollectiveType type) {
+  switch (type) {
+    case CollectiveType::kF32:
+      return ncclFloat32;
+    case CollectiveType::kBf16:
+      return ncclBfloat16;
+    case CollectiveType::kF16:
+      return ncclFloat16;
+    case CollectiveType::kF64:
+      return ncclFloat64;
+  }
+  LOG(FATAL) << "collective type " << static_cast<int>(type);
+}
+
+size_t Count(int64_t elements) { return static_cast<size_t>(elements); }
+
 absl::StatusOr<const Nccl*> GetNccl() {
   static const absl::StatusOr<Nccl>* const nccl = new absl::StatusOr<Nccl>(LoadNccl());
   RETURN_IF_ERROR(nccl->status());
@@ -97,35 +113,35 @@ class NcclGroup::Member : public Communicator {
   int rank() const override { return rank_; }
   int world_size() const override { return group_.world_size_; }
 
-  absl::Status AllReduce(absl::Span<float> data, CollectiveStream stream) override {
+  absl::Status AllReduce(TypedBuffer data, CollectiveStream stream) override {
     return Enqueue("AllReduce", [&] {
-      return nccl_.all_reduce(data.data(), data.data(), data.size(), ncclFloat, ncclSum,
+      return nccl_.all_reduce(data.data, data.data, Count(data.elements), TypeOf(data.type),
+                              ncclSum, communicator_, static_cast<cudaStream_t>(stream));
+    });
+  }
+
+  absl::Status ReduceScatter(ConstTypedBuffer data, TypedBuffer slice,
+                             CollectiveStream stream) override {
+    CHECK(IsSliceOf(slice, data, world_size())) << slice.elements << ", " << data.elements;
+    return Enqueue("ReduceScatter", [&] {
+      return nccl_.reduce_scatter(data.data, slice.data, Count(slice.elements), TypeOf(data.type),
+                                  ncclSum, communicator_, static_cast<cudaStream_t>(stream));
+    });
+  }
+
+  absl::Status AllGather(ConstTypedBuffer slice, TypedBuffer data,
+                         CollectiveStream stream) override {
+    CHECK(IsSliceOf(slice, data, world_size())) << slice.elements << ", " << data.elements;
+    return Enqueue("AllGather", [&] {
+      return nccl_.all_gather(slice.data, data.data, Count(slice.elements), TypeOf(data.type),
                               communicator_, static_cast<cudaStream_t>(stream));
     });
   }
 
-  absl::Status ReduceScatter(absl::Span<const float> data, absl::Span<float> slice,
-                             CollectiveStream stream) override {
-    CHECK_EQ(slice.size() * world_size(), data.size());
-    return Enqueue("ReduceScatter", [&] {
-      return nccl_.reduce_scatter(data.data(), slice.data(), slice.size(), ncclFloat, ncclSum,
-                                  communicator_, static_cast<cudaStream_t>(stream));
-    });
-  }
-
-  absl::Status AllGather(absl::Span<const float> slice, absl::Span<float> data,
-                         CollectiveStream stream) override {
-    CHECK_EQ(slice.size() * world_size(), data.size());
-    return Enqueue("AllGather", [&] {
-      return nccl_.all_gather(slice.data(), data.data(), slice.size(), ncclFloat, communicator_,
-                              static_cast<cudaStream_t>(stream));
-    });
-  }
-
-  absl::Status Broadcast(absl::Span<float> data, int root, CollectiveStream stream) override {
+  absl::Status Broadcast(TypedBuffer data, int root, CollectiveStream stream) override {
     return Enqueue("Broadcast", [&] {
-      return nccl_.broadcast(data.data(), data.data(), data.size(), ncclFloat, root, communicator_,
-                             static_cast<cudaStream_t>(stream));
+      return nccl_.broadcast(data.data, data.data, Count(data.elements), TypeOf(data.type), root,
+                             communicator_, static_cast<cudaStream_t>(stream));
     });
   }
 

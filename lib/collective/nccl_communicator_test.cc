@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <numeric>
@@ -36,24 +37,25 @@ std::string WhyNoGpu() {
   return count == 0 ? "no GPU" : "";
 }
 
-class DeviceFloats {
+template <typename T>
+class DeviceMemory {
  public:
-  explicit DeviceFloats(const std::vector<float>& values) : size_(values.size()) {
-    CHECK_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), size_ * sizeof(float)), cudaSuccess);
-    CHECK_EQ(cudaMemcpy(data_, values.data(), size_ * sizeof(float), cudaMemcpyHostToDevice),
+  explicit DeviceMemory(const std::vector<T>& values) : size_(values.size()) {
+    CHECK_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), size_ * sizeof(T)), cudaSuccess);
+    CHECK_EQ(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice),
              cudaSuccess);
   }
-  ~DeviceFloats() { cudaFree(data_); }
-  absl::Span<float> span() { return {data_, size_}; }
-  std::vector<float> Read() const {
-    std::vector<float> values(size_);
-    CHECK_EQ(cudaMemcpy(values.data(), data_, size_ * sizeof(float), cudaMemcpyDeviceToHost),
+  ~DeviceMemory() { cudaFree(data_); }
+  absl::Span<T> span() { return {data_, size_}; }
+  std::vector<T> Read() const {
+    std::vector<T> values(size_);
+    CHECK_EQ(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost),
              cudaSuccess);
     return values;
   }
 
  private:
-  float* data_ = nullptr;
+  T* data_ = nullptr;
   const size_t size_;
 };
 
@@ -76,10 +78,10 @@ std::string RunRank(NcclGroup& group, int rank) {
   std::vector<float> own(kRanks * kEach);
   std::iota(own.begin(), own.end(), static_cast<float>(rank));
 
-  DeviceFloats data(own);
+  DeviceMemory<float> data(own);
   const absl::Span<float> slice = data.span().subspan(rank * kEach, kEach);
-  absl::Status status = communicator.ReduceScatter(data.span(), slice, stream);
-  if (status.ok()) status = communicator.AllGather(slice, data.span(), stream);
+  absl::Status status = communicator.ReduceScatter(TypedBuffer(data.span()), slice, stream);
+  if (status.ok()) status = communicator.AllGather(TypedBuffer(slice), data.span(), stream);
   if (status.ok()) status = communicator.Await("the end", AtEndOf(stream));
   if (!status.ok()) return std::string(status.message());
   const std::vector<float> sums = data.Read();
@@ -90,7 +92,17 @@ std::string RunRank(NcclGroup& group, int rank) {
   if (status.ok()) status = communicator.Broadcast(data.span(), 1, stream);
   if (status.ok()) status = communicator.Await("the end", AtEndOf(stream));
   if (!status.ok()) return std::string(status.message());
-  return data.Read()[1] == 6 ? "" : "wrong sum of sums";
+  if (data.Read()[1] != 6) return "wrong sum of sums";
+
+  const uint16_t one = 0x3F80, two = 0x4000;  // bf16
+  DeviceMemory<uint16_t> halves(std::vector<uint16_t>(kEach, one));
+  DeviceMemory<double> doubles(std::vector<double>(kEach, 0x1p-40 * rank + 1));
+  status = communicator.AllReduce({halves.span().data(), kEach, CollectiveType::kBf16}, stream);
+  if (status.ok()) status = communicator.AllReduce(doubles.span(), stream);
+  if (status.ok()) status = communicator.Await("the end", AtEndOf(stream));
+  if (!status.ok()) return std::string(status.message());
+  if (halves.Read() != std::vector<uint16_t>(kEach, two)) return "wrong sum in bf16";
+  return doubles.Read() == std::vector<double>(kEach, 0x1p-40 + 2) ? "" : "wrong sum in f64";
 }
 
 TEST(NcclCommunicatorTest, TwoProcessesOnOneGpuReduceGatherAndBroadcast) {

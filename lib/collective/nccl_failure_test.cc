@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,6 +65,25 @@ TEST_F(NcclFailureTest, ATimeoutNamesTheSlowRankAndTheAwaitedWork) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("the sum of bucket 3"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("for rank 1"));
   EXPECT_EQ(aborts(), (std::vector<int>{1, 0}));
+}
+
+TEST_F(NcclFailureTest, OperationsPassTheirTypeAndTheirElements) {
+  const auto first = group_->Join(0).value();
+  std::vector<double> memory(8);
+  const auto passed = [&](const absl::Status& called) {
+    EXPECT_TRUE(called.ok()) << called;
+    return std::pair(fake_->count.load(), fake_->type.load());
+  };
+  for (const auto& [type, expected] : {std::pair(CollectiveType::kF32, ncclFloat32),
+                                       std::pair(CollectiveType::kBf16, ncclBfloat16),
+                                       std::pair(CollectiveType::kF16, ncclFloat16),
+                                       std::pair(CollectiveType::kF64, ncclFloat64)}) {
+    const TypedBuffer data(memory.data(), 8, type), slice(memory.data(), 4, type);
+    EXPECT_EQ(passed(first->AllReduce(data, nullptr)), std::pair(size_t{8}, expected));
+    EXPECT_EQ(passed(first->ReduceScatter(data, slice, nullptr)), std::pair(size_t{4}, expected));
+    EXPECT_EQ(passed(first->Broadcast(data, 1, nullptr)), std::pair(size_t{8}, expected));
+    EXPECT_EQ(passed(first->AllGather(slice, data, nullptr)), std::pair(size_t{4}, expected));
+  }
 }
 
 // Leave() must end the streams' operations, because the streams are awaited next.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -13,6 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "glog/logging.h"
+#include "kernels/cpu/conversion_loops.h"
+#include "kernels/cpu/simd_level.h"
 #include "kernels/optimizer/optimizer.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
@@ -47,6 +50,35 @@ std::pair<int64_t, int64_t> SliceOf(int64_t elements, int rank, int world_size) 
   return {elements * rank / world_size, elements * (rank + 1) / world_size};
 }
 
+const std::byte* At(const void* data, CollectiveType type, int64_t i) {
+  return static_cast<const std::byte*>(data) + i * BytesOf(type);
+}
+
+void Copy(void* to, const void* from, int64_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+// Requires: not f64, which SumGradients() cannot add.
+kernels::FloatType FloatTypeOf(CollectiveType type) {
+  switch (type) {
+    case CollectiveType::kF32:
+      return kernels::FloatType::kF32;
+    case CollectiveType::kBf16:
+      return kernels::FloatType::kBf16;
+    case CollectiveType::kF16:
+      return kernels::FloatType::kF16;
+    case CollectiveType::kF64:
+      break;
+  }
+  LOG(FATAL) << "collective type " << static_cast<int>(type) << " is not added in f32";
+}
+
+const kernels::ConversionLoops& Conversions() {
+  return kernels::ForThisProcessor(kernels::baseline::kConversionLoops,
+                                   kernels::avx2::kConversionLoops,
+                                   kernels::avx512::kConversionLoops);
+}
+
 }  // namespace
 
 class SharedMemoryGroup::Member : public Communicator {
@@ -57,53 +89,55 @@ class SharedMemoryGroup::Member : public Communicator {
   int rank() const override { return rank_; }
   int world_size() const override { return group_.world_size(); }
 
-  absl::Status AllReduce(absl::Span<float> data, CollectiveStream) override {
-    const auto elements = static_cast<int64_t>(data.size());
+  absl::Status AllReduce(TypedBuffer data, CollectiveStream) override {
     RETURN_IF_ERROR(Begin({.operation = Operation::kAllReduce,
-                           .in = data.data(),
-                           .out = data.data(),
-                           .elements = elements}));
-    const auto [begin, end] = SliceOf(elements, rank_, world_size());
-    Sum(data.data() + begin, begin, end);
+                           .type = data.type,
+                           .in = data.data,
+                           .out = data.data,
+                           .elements = data.elements}));
+    const auto [begin, end] = SliceOf(data.elements, rank_, world_size());
+    Sum(data.at(begin), data.type, begin, end);
     RETURN_IF_ERROR(group_.Meet(rank_, Operation::kAllReduce));
     for (int other = 0; other < world_size(); ++other) {
-      const auto [from, to] = SliceOf(elements, other, world_size());
-      if (other != rank_) Copy(data.data() + from, group_.ranks_[other].call.out + from, to - from);
+      const auto [from, to] = SliceOf(data.elements, other, world_size());
+      if (other == rank_) continue;
+      Copy(data.at(from), At(group_.ranks_[other].call.out, data.type, from),
+           (to - from) * BytesOf(data.type));
     }
     return group_.Meet(rank_, Operation::kAllReduce);
   }
 
-  absl::Status ReduceScatter(absl::Span<const float> data, absl::Span<float> slice,
-                             CollectiveStream) override {
-    CHECK_EQ(slice.size() * world_size(), data.size());
+  absl::Status ReduceScatter(ConstTypedBuffer data, TypedBuffer slice, CollectiveStream) override {
+    CHECK(IsSliceOf(slice, data, world_size())) << slice.elements << ", " << data.elements;
     RETURN_IF_ERROR(Begin({.operation = Operation::kReduceScatter,
-                           .in = data.data(),
-                           .elements = static_cast<int64_t>(data.size())}));
-    const auto begin = static_cast<int64_t>(slice.size()) * rank_;
-    Sum(slice.data(), begin, begin + static_cast<int64_t>(slice.size()));
+                           .type = data.type,
+                           .in = data.data,
+                           .elements = data.elements}));
+    const int64_t begin = slice.elements * rank_;
+    Sum(slice.at(0), data.type, begin, begin + slice.elements);
     return group_.Meet(rank_, Operation::kReduceScatter);
   }
 
-  absl::Status AllGather(absl::Span<const float> slice, absl::Span<float> data,
-                         CollectiveStream) override {
-    CHECK_EQ(slice.size() * world_size(), data.size());
+  absl::Status AllGather(ConstTypedBuffer slice, TypedBuffer data, CollectiveStream) override {
+    CHECK(IsSliceOf(slice, data, world_size())) << slice.elements << ", " << data.elements;
     RETURN_IF_ERROR(Begin({.operation = Operation::kAllGather,
-                           .in = slice.data(),
-                           .elements = static_cast<int64_t>(data.size())}));
-    const auto each = static_cast<int64_t>(slice.size());
+                           .type = data.type,
+                           .in = slice.data,
+                           .elements = data.elements}));
     for (int other = 0; other < world_size(); ++other) {
-      Copy(data.data() + other * each, group_.ranks_[other].call.in, each);
+      Copy(data.at(other * slice.elements), group_.ranks_[other].call.in, slice.bytes());
     }
     return group_.Meet(rank_, Operation::kAllGather);
   }
 
-  absl::Status Broadcast(absl::Span<float> data, int root, CollectiveStream) override {
+  absl::Status Broadcast(TypedBuffer data, int root, CollectiveStream) override {
     CHECK(root >= 0 && root < world_size()) << "root " << root << " of " << world_size();
     RETURN_IF_ERROR(Begin({.operation = Operation::kBroadcast,
-                           .in = data.data(),
-                           .elements = static_cast<int64_t>(data.size()),
+                           .type = data.type,
+                           .in = data.data,
+                           .elements = data.elements,
                            .root = root}));
-    Copy(data.data(), group_.ranks_[root].call.in, static_cast<int64_t>(data.size()));
+    Copy(data.data, group_.ranks_[root].call.in, data.bytes());
     return group_.Meet(rank_, Operation::kBroadcast);
   }
 
@@ -127,32 +161,59 @@ class SharedMemoryGroup::Member : public Communicator {
     for (int other = 0; other < world_size(); ++other) {
       const Call& theirs = group_.ranks_[other].call;
       CHECK(theirs.operation == call.operation && theirs.elements == call.elements &&
-            theirs.root == call.root)
+            theirs.type == call.type && theirs.root == call.root)
           << "rank " << other << " is in operation " << static_cast<int>(theirs.operation) << " on "
-          << theirs.elements << " elements, rank " << rank_ << " in "
-          << static_cast<int>(call.operation) << " on " << call.elements;
+          << theirs.elements << " elements of type " << static_cast<int>(theirs.type) << ", rank "
+          << rank_ << " in " << static_cast<int>(call.operation) << " on " << call.elements
+          << " of type " << static_cast<int>(call.type);
     }
     return absl::OkStatus();
   }
 
   // out = elements [begin, end) of the sum of all ranks' data.
-  void Sum(float* out, int64_t begin, int64_t end) {
+  void Sum(std::byte* out, CollectiveType type, int64_t begin, int64_t end) {
+    if (type == CollectiveType::kF64) {
+      return SumDoubles(reinterpret_cast<double*>(out), begin, end);
+    }
     for (int64_t at = begin; at < end; at += kBlockElements) {
+      const int64_t n = std::min(kBlockElements, end - at);
       for (int other = 0; other < world_size(); ++other) {
-        gradients_[other].elements = group_.ranks_[other].call.in + at;
+        gradients_[other] = {.elements = At(group_.ranks_[other].call.in, type, at),
+                             .type = FloatTypeOf(type)};
       }
-      kernels::SumGradients(out + (at - begin), gradients_.data(), world_size(),
-                            std::min(kBlockElements, end - at));
+      SumBlock(out, type, n);
+      out += n * BytesOf(type);
     }
   }
 
-  static void Copy(float* to, const float* from, int64_t elements) {
-    if (to != from) std::memcpy(to, from, static_cast<size_t>(elements) * sizeof(float));
+  // out = the sum of gradients_. This rank's own gradient may be `out`, so 16-bit sums are complete
+  // in f32 before the first is written.
+  void SumBlock(std::byte* out, CollectiveType type, int64_t n) {
+    const bool is_f32 = type == CollectiveType::kF32;
+    if (!is_f32) sums_.resize(kBlockElements);
+    float* const sums = is_f32 ? reinterpret_cast<float*>(out) : sums_.data();
+    kernels::SumGradients(sums, gradients_.data(), world_size(), n);
+    if (is_f32) return;
+    const auto narrow =
+        type == CollectiveType::kBf16 ? Conversions().f32_to_bf16 : Conversions().f32_to_f16;
+    narrow(reinterpret_cast<uint16_t*>(out), sums, n);
+  }
+
+  void SumDoubles(double* out, int64_t begin, int64_t end) {
+    const auto term = [&](int rank, int64_t i) {
+      return static_cast<const double*>(group_.ranks_[rank].call.in)[i];
+    };
+    for (int64_t i = begin; i < end; ++i) {
+      double sum = term(0, i);
+      for (int rank = 1; rank < world_size(); ++rank) sum += term(rank, i);
+      out[i - begin] = sum;
+    }
   }
 
   SharedMemoryGroup& group_;
   const int rank_;
   std::vector<kernels::Gradient> gradients_;  // of the present block
+  std::vector<float> sums_;  // 16-bit sums of a block in f32; empty before the first
 };
 
 SharedMemoryGroup::SharedMemoryGroup(int world_size, absl::Duration timeout)

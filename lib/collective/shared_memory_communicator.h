@@ -23,7 +23,7 @@ namespace muster {
 // cores.
 //
 // Sums are added in rank order, element by element. They depend neither on the order of arrival nor
-// on the number of elements.
+// on the number of elements. f64 is added in f64; f32, bf16 and f16 are added in f32.
 class SharedMemoryGroup {
  public:
   // `timeout`: how long a rank waits for the others in one meeting.
@@ -45,8 +45,9 @@ class SharedMemoryGroup {
   enum class Operation : uint8_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast };
   struct Call {
     Operation operation;
-    const float* in = nullptr;
-    float* out = nullptr;
+    CollectiveType type = CollectiveType::kF32;
+    const void* in = nullptr;
+    void* out = nullptr;
     int64_t elements = 0;  // size of the whole
     int root = 0;
   };

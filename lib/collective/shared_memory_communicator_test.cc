@@ -1,19 +1,30 @@
 #include "lib/collective/shared_memory_communicator.h"
 
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <random>
+#include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/conversion_loops.h"
 #include "lib/status/status.h"
 
 namespace muster::shared_memory_communicator_test {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Runs `body` for every rank of a group, each on its own thread.
@@ -43,6 +54,74 @@ std::vector<float> SumInRankOrder(int world_size, int64_t count) {
   return sum;
 }
 
+int64_t ElementsOf(const std::vector<std::byte>& bytes, CollectiveType type) {
+  return std::ssize(bytes) / BytesOf(type);
+}
+
+TypedBuffer BufferOf(std::vector<std::byte>& bytes, CollectiveType type) {
+  return {bytes.data(), ElementsOf(bytes, type), type};
+}
+
+// Rounds each value to `type`.
+std::vector<std::byte> Encode(const std::vector<double>& values, CollectiveType type) {
+  std::vector<std::byte> bytes(values.size() * BytesOf(type));
+  if (type == CollectiveType::kF64) {
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return bytes;
+  }
+  const std::vector<float> floats(values.begin(), values.end());
+  auto* halves = reinterpret_cast<uint16_t*>(bytes.data());
+  const kernels::ConversionLoops& loops = kernels::baseline::kConversionLoops;
+  const auto n = static_cast<int64_t>(floats.size());
+  if (type == CollectiveType::kF32) std::memcpy(bytes.data(), floats.data(), bytes.size());
+  if (type == CollectiveType::kBf16) loops.f32_to_bf16(halves, floats.data(), n);
+  if (type == CollectiveType::kF16) loops.f32_to_f16(halves, floats.data(), n);
+  return bytes;
+}
+
+std::vector<double> Decode(const std::vector<std::byte>& bytes, CollectiveType type) {
+  const int64_t n = ElementsOf(bytes, type);
+  std::vector<double> values(n);
+  if (type == CollectiveType::kF64) {
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  std::vector<float> floats(n);
+  const auto* halves = reinterpret_cast<const uint16_t*>(bytes.data());
+  const kernels::ConversionLoops& loops = kernels::baseline::kConversionLoops;
+  if (type == CollectiveType::kF32) std::memcpy(floats.data(), bytes.data(), bytes.size());
+  if (type == CollectiveType::kBf16) loops.bf16_to_f32(floats.data(), halves, n);
+  if (type == CollectiveType::kF16) loops.f16_to_f32(floats.data(), halves, n);
+  return {floats.begin(), floats.end()};
+}
+
+std::vector<std::byte> RandomElements(int64_t count, int seed, CollectiveType type) {
+  const std::vector<float> values = RandomValues(count, seed);
+  // A third of a float has more digits than a float, so that f64 is not exact in f32.
+  std::vector<double> thirds;
+  for (const float value : values) thirds.push_back(value / 3.0);
+  return Encode(thirds, type);
+}
+
+// Returns the ranks' sum as the contract says: in rank order, in f64 or in f32, rounded once.
+std::vector<std::byte> TypedSum(int world_size, int64_t count, CollectiveType type) {
+  std::vector<double> sum = Decode(RandomElements(count, 0, type), type);
+  for (int rank = 1; rank < world_size; ++rank) {
+    const std::vector<double> term = Decode(RandomElements(count, rank, type), type);
+    for (int64_t i = 0; i < count; ++i) {
+      sum[i] = type == CollectiveType::kF64
+                   ? sum[i] + term[i]
+                   : static_cast<float>(sum[i]) + static_cast<float>(term[i]);
+    }
+  }
+  return Encode(sum, type);
+}
+
+std::string TypeName(CollectiveType type) {
+  static constexpr const char* kNames[] = {"f32", "bf16", "f16", "f64"};
+  return kNames[static_cast<int>(type)];
+}
+
 class SharedMemoryCommunicatorTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(WorldSizes, SharedMemoryCommunicatorTest, testing::Values(1, 2, 3, 5));
 
@@ -65,9 +144,80 @@ TEST_P(SharedMemoryCommunicatorTest, ReduceScatterThenAllGatherIsAllReduce) {
   RunRanks(world_size, [&](Communicator& communicator) {
     std::vector<float> data = RandomValues(each * world_size, communicator.rank());
     const absl::Span<float> own = absl::MakeSpan(data).subspan(each * communicator.rank(), each);
-    ASSERT_TRUE(communicator.ReduceScatter(data, own, nullptr).ok());
-    ASSERT_TRUE(communicator.AllGather(own, absl::MakeSpan(data), nullptr).ok());
+    ASSERT_TRUE(communicator.ReduceScatter(absl::MakeConstSpan(data), own, nullptr).ok());
+    ASSERT_TRUE(communicator.AllGather(TypedBuffer(own), absl::MakeSpan(data), nullptr).ok());
     EXPECT_EQ(data, expected);
+  });
+}
+
+class TypedCollectivesTest : public testing::TestWithParam<std::tuple<int, CollectiveType>> {
+ protected:
+  const int world_size_ = std::get<0>(GetParam());
+  const CollectiveType type_ = std::get<1>(GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(
+    Types, TypedCollectivesTest,
+    testing::Combine(testing::Values(1, 2, 3, 5),
+                     testing::Values(CollectiveType::kF32, CollectiveType::kBf16,
+                                     CollectiveType::kF16, CollectiveType::kF64)),
+    [](const auto& info) {
+      return absl::StrCat(TypeName(std::get<1>(info.param)), "_", std::get<0>(info.param),
+                          "_ranks");
+    });
+
+TEST_P(TypedCollectivesTest, AllReduceAddsInRankOrderAndRoundsOnce) {
+  for (const int64_t count : {0, 1, 4, 1001, 100'003}) {
+    const std::vector<std::byte> expected = TypedSum(world_size_, count, type_);
+    RunRanks(world_size_, [&](Communicator& communicator) {
+      std::vector<std::byte> data = RandomElements(count, communicator.rank(), type_);
+      ASSERT_TRUE(communicator.AllReduce(BufferOf(data, type_), nullptr).ok());
+      EXPECT_TRUE(data == expected) << count << " elements, rank " << communicator.rank();
+    });
+  }
+}
+
+TEST_P(TypedCollectivesTest, ReduceScatterThenAllGatherIsAllReduce) {
+  for (const int64_t each : {0, 1, 20'011}) {
+    const std::vector<std::byte> expected = TypedSum(world_size_, each * world_size_, type_);
+    RunRanks(world_size_, [&](Communicator& communicator) {
+      std::vector<std::byte> data = RandomElements(each * world_size_, communicator.rank(), type_);
+      const TypedBuffer all = BufferOf(data, type_);
+      const TypedBuffer own(all.at(each * communicator.rank()), each, type_);
+      ASSERT_TRUE(communicator.ReduceScatter(all, own, nullptr).ok());
+      ASSERT_TRUE(communicator.AllGather(own, all, nullptr).ok());
+      EXPECT_TRUE(data == expected) << each << " elements, rank " << communicator.rank();
+    });
+  }
+}
+
+TEST_P(TypedCollectivesTest, BroadcastCopiesEveryBit) {
+  for (const int64_t count : {0, 77}) {
+    RunRanks(world_size_, [&](Communicator& communicator) {
+      for (int root = 0; root < world_size_; ++root) {
+        std::vector<std::byte> data = RandomElements(count, communicator.rank(), type_);
+        ASSERT_TRUE(communicator.Broadcast(BufferOf(data, type_), root, nullptr).ok());
+        EXPECT_TRUE(data == RandomElements(count, root, type_)) << "root " << root;
+      }
+    });
+  }
+}
+
+// Sums that round after each addition would stay at 256: bf16 has 8 significant bits.
+TEST(TypedSumsTest, SmallTermsAreNotLostIn16Bits) {
+  RunRanks(5, [](Communicator& communicator) {
+    std::vector<std::byte> data =
+        Encode({communicator.rank() == 0 ? 256.0 : 0.5}, CollectiveType::kBf16);
+    ASSERT_TRUE(communicator.AllReduce(BufferOf(data, CollectiveType::kBf16), nullptr).ok());
+    EXPECT_EQ(Decode(data, CollectiveType::kBf16)[0], 258);
+  });
+}
+
+// fp16 training finds an overflow by the infinity.
+TEST(TypedSumsTest, ASumBeyondF16BecomesInfinite) {
+  RunRanks(2, [](Communicator& communicator) {
+    std::vector<std::byte> data = Encode({40'000, -40'000}, CollectiveType::kF16);
+    ASSERT_TRUE(communicator.AllReduce(BufferOf(data, CollectiveType::kF16), nullptr).ok());
+    EXPECT_THAT(Decode(data, CollectiveType::kF16), ElementsAre(HUGE_VAL, -HUGE_VAL));
   });
 }
 
@@ -78,7 +228,7 @@ TEST_P(SharedMemoryCommunicatorTest, SlicesMayBeWrittenToSharedMemory) {
   RunRanks(world_size, [&](Communicator& communicator) {
     const std::vector<float> data = RandomValues(each * world_size, communicator.rank());
     ASSERT_TRUE(communicator
-                    .ReduceScatter(data,
+                    .ReduceScatter(absl::MakeConstSpan(data),
                                    absl::MakeSpan(shared).subspan(each * communicator.rank(), each),
                                    nullptr)
                     .ok());

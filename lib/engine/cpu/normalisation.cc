@@ -43,9 +43,8 @@ absl::Status GatherSums(const kernels::BatchNormShape& shape, std::byte* workspa
   CHECK(numbers.communicator != nullptr && numbers.communicator->world_size() == shape.devices)
       << "a synchronised norm of " << shape.devices << " devices";
   const kernels::BatchNormSums sums = kernels::BatchNormSumsIn(shape, workspace);
-  const auto size = static_cast<size_t>(sums.size) * sizeof(double) / sizeof(float);
-  return numbers.communicator->AllGather({reinterpret_cast<const float*>(sums.own), size},
-                                         {reinterpret_cast<float*>(sums.all), size * shape.devices},
+  return numbers.communicator->AllGather(absl::MakeConstSpan(sums.own, sums.size),
+                                         absl::MakeSpan(sums.all, sums.size * shape.devices),
                                          /*stream=*/nullptr);
 }
 

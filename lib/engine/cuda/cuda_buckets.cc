@@ -58,9 +58,8 @@ absl::Status CudaBuckets::Gather(int bucket) {
   RETURN_IF_ERROR(StatusOf(cudaEventRecord(uploaded_[bucket].get(), device_.upload())));
   RETURN_IF_ERROR(StatusOf(cudaStreamWaitEvent(collective(), uploaded_[bucket].get(), 0)));
   // The slice is at its place in the bucket, so the operation runs in place.
-  return peers_.communicator->AllGather({values + slice, static_cast<size_t>(slice_length)},
-                                        {values + begin, static_cast<size_t>(length)},
-                                        collective());
+  return peers_.communicator->AllGather(absl::MakeConstSpan(values + slice, slice_length),
+                                        absl::MakeSpan(values + begin, length), collective());
 }
 
 absl::Status CudaBuckets::Reduce(int bucket, cudaEvent_t computed) {
@@ -69,8 +68,8 @@ absl::Status CudaBuckets::Reduce(int bucket, cudaEvent_t computed) {
   float* gradients = Floats(gradients_);
   RETURN_IF_ERROR(StatusOf(cudaStreamWaitEvent(collective(), computed, 0)));
   RETURN_IF_ERROR(peers_.communicator->ReduceScatter(
-      {gradients + begin, static_cast<size_t>(length)},
-      {gradients + slice, static_cast<size_t>(slice_length)}, collective()));
+      absl::MakeConstSpan(gradients + begin, length),
+      absl::MakeSpan(gradients + slice, slice_length), collective()));
   RETURN_IF_ERROR(StatusOf(cudaEventRecord(reduced_[bucket].get(), collective())));
   RETURN_IF_ERROR(StatusOf(cudaStreamWaitEvent(device_.download(), reduced_[bucket].get(), 0)));
   RETURN_IF_ERROR(
