@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "glog/logging.h"
 #include "kernels/activation.h"
 #include "kernels/batch_norm.h"

@@ -1,4 +1,5 @@
 // Normalisations.
+#include "absl/types/span.h"
 #include "kernels/cuda/batch_norm.h"
 #include "kernels/cuda/group_norm.h"
 #include "kernels/cuda/layer_norm.h"
@@ -47,11 +48,10 @@ std::function<NodeRun(const NodeMemory&)> EnqueueHalves(const cuda::BatchNormSha
     return [=](const RunNumbers& numbers) -> absl::Status {
       RETURN_IF_ERROR(StatusOf(sums(memory)));
       if (shape.devices > 1 && numbers.communicator != nullptr) {
-        const cuda::BatchNormSums own = cuda::BatchNormSumsIn(shape, memory.workspace);
-        const auto size = static_cast<size_t>(own.size) * sizeof(double) / sizeof(float);
+        const cuda::BatchNormSums exchanged = cuda::BatchNormSumsIn(shape, memory.workspace);
         RETURN_IF_ERROR(numbers.communicator->AllGather(
-            {reinterpret_cast<const float*>(own.own), size},
-            {reinterpret_cast<float*>(own.all), size * shape.devices}, stream));
+            absl::MakeConstSpan(exchanged.own, exchanged.size),
+            absl::MakeSpan(exchanged.all, exchanged.size * shape.devices), stream));
       }
       return StatusOf(apply(memory));
     };
