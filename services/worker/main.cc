@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
+#include "lib/collective/nccl_environment.h"
 #include "lib/concurrency/cpu_quota.h"
 #include "lib/engine/backends/device_list.h"
 #include "lib/file/beneath.h"
@@ -121,6 +122,7 @@ absl::StatusOr<std::unique_ptr<ProgramPort>> OpenProgramPort(const std::string& 
 }
 
 int Main() {
+  if (absl::GetFlag(FLAGS_devices).starts_with("cuda")) SetNcclDefaults();  // before any thread
   const StopSignal stop;  // before the first thread, which inherits the signal mask
   const LogRing log;
   std::string name = absl::GetFlag(FLAGS_name);
