@@ -57,8 +57,10 @@ class ParameterFlow {
 struct ExecutorPeers {
   Communicator* communicator = nullptr;    // this device's
   const GradientLayout* layout = nullptr;  // layout of `parameters` and `gradients`
-  float* parameters = nullptr;             // host f32[layout->elements], one for all devices
-  float* gradients = nullptr;              // host f32[layout->elements], one for all devices
+  // Host memory, f32[layout->elements], one for all devices. Parameters in it may be narrow, see
+  // Executor::Options.
+  float* parameters = nullptr;
+  float* gradients = nullptr;  // host f32[layout->elements], one for all devices
 };
 
 // Arguments that differ from run to run: see "Numbers that come with a run" in lib/graph/ops.md.
@@ -99,7 +101,6 @@ class Executor {
     absl::Span<float* const> parameters;
     // Whether a parameter's memory begins with 16-bit values in the type that the graph computes
     // with, instead of floats. Such values are not converted. One per parameter; empty: none.
-    // Requires: no `peers`.
     std::vector<bool> narrow_parameters;
     // Like `parameters`, always floats. Empty for a graph that was not differentiated.
     absl::Span<float* const> gradients;

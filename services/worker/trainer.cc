@@ -494,12 +494,10 @@ absl::StatusOr<std::shared_ptr<const LaneGraphs>> Trainer::LowerGraphs() const {
   return graphs;
 }
 
-// Marks parameters whose values arrive in the type that the devices compute with. GPUs with peers
-// gather floats, so they have none.
+// Marks the parameters that arrive in the type in which the devices compute.
 std::vector<bool> Trainer::NarrowParameters(const LaneGraphs& graphs) const {
   const v1::JobPlan& plan = *options_.plan;
   std::vector<bool> narrow(plan.graph().parameters_size());
-  if (gpus_ != nullptr) return narrow;
   for (const ChunkId id : NumbersBelow<ChunkId>(plan.chunks_size())) {
     if (plan.chunks(ToInt(id)).slot() != 0) continue;
     const int p = plan.chunks(ToInt(id)).parameter();

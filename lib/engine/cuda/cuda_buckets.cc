@@ -18,12 +18,15 @@ size_t Bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaBuckets>> CudaBuckets::Create(CudaDevice& device,
-                                                                 const ExecutorPeers& peers) {
+absl::StatusOr<std::unique_ptr<CudaBuckets>> CudaBuckets::Create(
+    CudaDevice& device, const ExecutorPeers& peers, absl::Span<const DeviceValues> values) {
   auto buckets = absl::WrapUnique(new CudaBuckets(device, peers));
-  const auto bytes = static_cast<int64_t>(Bytes(peers.layout->elements));
-  ASSIGN_OR_RETURN(buckets->values_, device.Mirror(peers.parameters, cuda::Type::kF32, bytes));
-  ASSIGN_OR_RETURN(buckets->gradients_, device.Mirror(peers.gradients, cuda::Type::kF32, bytes));
+  buckets->value_layout_ = LayOutValues(*peers.layout, values, peers.communicator->world_size());
+  ASSIGN_OR_RETURN(buckets->values_,
+                   device.Mirror(peers.parameters, cuda::Type::kF32, buckets->value_layout_.bytes));
+  ASSIGN_OR_RETURN(buckets->gradients_,
+                   device.Mirror(peers.gradients, cuda::Type::kF32,
+                                 static_cast<int64_t>(Bytes(peers.layout->elements))));
   for (size_t i = 0; i < peers.layout->buckets.size(); ++i) {
     ASSIGN_OR_RETURN(buckets->uploaded_.emplace_back(), CreateCudaEvent());
     ASSIGN_OR_RETURN(buckets->reduced_.emplace_back(), CreateCudaEvent());
@@ -43,23 +46,27 @@ CudaBuckets::Range CudaBuckets::SliceOf(int bucket) const {
   return {begin + peers_.communicator->rank() * slice, slice};
 }
 
-std::shared_ptr<std::byte[]> CudaBuckets::At(const std::shared_ptr<std::byte[]>& memory,
-                                             int p) const {
-  return {memory, memory.get() + Bytes(layout().offsets[p])};
+std::shared_ptr<std::byte[]> CudaBuckets::values(int p) const {
+  return {values_, values_.get() + value_layout_.offsets[p]};
 }
 
+std::shared_ptr<std::byte[]> CudaBuckets::gradients(int p) const {
+  return {gradients_, gradients_.get() + Bytes(layout().offsets[p])};
+}
+
+// A bucket may have values of several types. A gather does not compute, so any type of which the
+// slice has whole elements will do.
 absl::Status CudaBuckets::Gather(int bucket) {
-  const auto [begin, length] = RangeOf(bucket);
-  const auto [slice, slice_length] = SliceOf(bucket);
-  float* values = Floats(values_);
-  RETURN_IF_ERROR(
-      StatusOf(cudaMemcpyAsync(values + slice, peers_.parameters + slice, Bytes(slice_length),
-                               cudaMemcpyHostToDevice, device_.upload())));
+  const ValueLayout::Bucket& range = value_layout_.buckets[bucket];
+  const int64_t length = range.bytes / BytesOf(CollectiveType::kF32);
+  const TypedBuffer values(values_.get() + range.begin, length, CollectiveType::kF32);
+  const int64_t each = length / peers_.communicator->world_size();
   RETURN_IF_ERROR(StatusOf(cudaEventRecord(uploaded_[bucket].get(), device_.upload())));
   RETURN_IF_ERROR(StatusOf(cudaStreamWaitEvent(collective(), uploaded_[bucket].get(), 0)));
   // The slice is at its place in the bucket, so the operation runs in place.
-  return peers_.communicator->AllGather(absl::MakeConstSpan(values + slice, slice_length),
-                                        absl::MakeSpan(values + begin, length), collective());
+  return peers_.communicator->AllGather(
+      TypedBuffer(values.at(peers_.communicator->rank() * each), each, values.type), values,
+      collective());
 }
 
 absl::Status CudaBuckets::Reduce(int bucket, cudaEvent_t computed) {

@@ -61,6 +61,11 @@ class CudaDevice : public Device {
   // zeroed. Requires: host memory that no device has allocated outlives the executors.
   absl::StatusOr<std::shared_ptr<std::byte[]>> Mirror(const void* host, kernels::cuda::Type type,
                                                       int64_t bytes);
+  // Makes `memory` the mirror of `host` that Mirror() returns from now on.
+  void ShareMirror(const void* host, kernels::cuda::Type type, int64_t bytes,
+                   const std::shared_ptr<std::byte[]>& memory) {
+    mirrors_.Insert(host, type, bytes, memory);
+  }
 
  private:
   CudaDevice(int number, std::string description);

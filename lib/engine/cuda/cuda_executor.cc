@@ -195,23 +195,23 @@ absl::Status CudaExecutor::PlaceParameters(const CompiledGraph& compiled, const 
   const v1::Graph& graph = compiled.graph();
   bool needs_staging = false;
   if (options.peers != nullptr && !graph.gradients().empty()) {
-    ASSIGN_OR_RETURN(buckets_, CudaBuckets::Create(device_, *options.peers));
-    gathered_.resize(buckets_->layout().buckets.size());
+    RETURN_IF_ERROR(JoinPeers(compiled, *options.peers));
   }
   for (int p = 0; p < graph.parameters_size(); ++p) {
     const TensorType& type = compiled.type(graph.parameters(p).name());
+    const int64_t bytes = CudaBytes(type, compiled.layout(graph.parameters(p).name()));
     Parameter& parameter = parameters_.emplace_back();
     parameter.host = options.parameters[p];
     parameter.is_narrow = IsNarrow(options, p);
     parameter.type = TypeOf(type.dtype);
-    CHECK(!parameter.is_narrow || (buckets_ == nullptr && cuda::Bytes(parameter.type) == 2));
+    CHECK(!parameter.is_narrow || cuda::Bytes(parameter.type) == 2);
     parameter.elements = type.elements();
-    needs_staging |=
-        parameter.type != cuda::Type::kF32 && !parameter.is_narrow && buckets_ == nullptr;
-    if (buckets_ != nullptr && parameter.type == cuda::Type::kF32) {
+    needs_staging |= parameter.type != cuda::Type::kF32 && !parameter.is_narrow;
+    if (buckets_ != nullptr) {
       parameter.device = buckets_->values(p);
+      // Executors without gradients, which have no buckets, find the values there.
+      device_.ShareMirror(parameter.host, parameter.type, bytes, parameter.device);
     } else {
-      const int64_t bytes = CudaBytes(type, compiled.layout(graph.parameters(p).name()));
       ASSIGN_OR_RETURN(parameter.device, device_.Mirror(parameter.host, parameter.type, bytes));
     }
     if (graph.gradients().empty()) continue;
@@ -228,6 +228,19 @@ absl::Status CudaExecutor::PlaceParameters(const CompiledGraph& compiled, const 
   if (needs_staging) {
     ASSIGN_OR_RETURN(staging_, AllocateCudaMemory(kStagingBytes, "parameters on their way in"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::JoinPeers(const CompiledGraph& compiled, const ExecutorPeers& peers) {
+  std::vector<DeviceValues> values;
+  for (const v1::Parameter& parameter : compiled.graph().parameters()) {
+    const TensorType& type = compiled.type(parameter.name());
+    values.push_back({.elements = type.elements(),
+                      .width = cuda::Bytes(TypeOf(type.dtype)),
+                      .bytes = CudaBytes(type, compiled.layout(parameter.name()))});
+  }
+  ASSIGN_OR_RETURN(buckets_, CudaBuckets::Create(device_, peers, values));
+  gathered_.resize(buckets_->layout().buckets.size());
   return absl::OkStatus();
 }
 
@@ -554,7 +567,7 @@ absl::Status CudaExecutor::BringParameters(const Segment& segment, bool is_first
     if (buckets_ != nullptr) {
       RETURN_IF_ERROR(GatherBucket(buckets_->layout().bucket_of[p], flow));
     } else if (is_first) {
-      RETURN_IF_ERROR(Upload(p));
+      RETURN_IF_ERROR(Upload({.parameter = p, .first = 0, .count = parameters_[p].elements}));
     }
   }
   // All peers must issue collective operations in the same order. So all gather every bucket before
@@ -580,35 +593,31 @@ absl::Status CudaExecutor::GatherBucket(int bucket, ParameterFlow* flow) {
   for (int p : parameters) {
     if (flow != nullptr) RETURN_IF_ERROR(flow->AwaitParameter(p));
   }
-  RETURN_IF_ERROR(buckets_->Gather(bucket));
-  for (int p : parameters) {
-    const Parameter& parameter = parameters_[p];
-    if (parameter.type == cuda::Type::kF32) continue;
-    RETURN_IF_ERROR(
-        StatusOf(cuda::Convert(parameter.device.get(), parameter.type, buckets_->values(p).get(),
-                               cuda::Type::kF32, parameter.elements, buckets_->collective())));
+  for (const ValueRange& range : buckets_->slice(bucket)) {
+    RETURN_IF_ERROR(Upload(range));
   }
-  return absl::OkStatus();
+  return buckets_->Gather(bucket);
 }
 
-// Uploads a parameter. If its type changes on the device, its values go through staging memory in
-// pieces. The upload stream serializes the pieces, so that they can share this memory.
-absl::Status CudaExecutor::Upload(int p) {
-  const Parameter& parameter = parameters_[p];
+// Uploads values. If their type changes on the device, they go through staging memory in pieces.
+// The upload stream serializes the pieces, so that they can share this memory.
+absl::Status CudaExecutor::Upload(const ValueRange& range) {
+  const Parameter& parameter = parameters_[range.parameter];
+  const int64_t width = cuda::Bytes(parameter.type);
   cudaStream_t stream = device_.upload();
+  std::byte* device = parameter.device.get() + range.first * width;
   if (parameter.type == cuda::Type::kF32 || parameter.is_narrow) {
-    const auto bytes = static_cast<size_t>(parameter.elements * cuda::Bytes(parameter.type));
-    return StatusOf(cudaMemcpyAsync(parameter.device.get(), parameter.host, bytes,
+    const auto* host = reinterpret_cast<const std::byte*>(parameter.host) + range.first * width;
+    return StatusOf(cudaMemcpyAsync(device, host, static_cast<size_t>(range.count * width),
                                     cudaMemcpyHostToDevice, stream));
   }
   constexpr int64_t kPiece = kStagingBytes / sizeof(float);
-  for (int64_t start = 0; start < parameter.elements; start += kPiece) {
-    const int64_t n = std::min(kPiece, parameter.elements - start);
-    RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(staging_.get(), parameter.host + start, FloatBytes(n),
-                                             cudaMemcpyHostToDevice, stream)));
-    RETURN_IF_ERROR(
-        StatusOf(cuda::Convert(parameter.device.get() + start * cuda::Bytes(parameter.type),
-                               parameter.type, staging_.get(), cuda::Type::kF32, n, stream)));
+  for (int64_t start = 0; start < range.count; start += kPiece) {
+    const int64_t n = std::min(kPiece, range.count - start);
+    RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(staging_.get(), parameter.host + range.first + start,
+                                             FloatBytes(n), cudaMemcpyHostToDevice, stream)));
+    RETURN_IF_ERROR(StatusOf(cuda::Convert(device + start * width, parameter.type, staging_.get(),
+                                           cuda::Type::kF32, n, stream)));
   }
   return absl::OkStatus();
 }

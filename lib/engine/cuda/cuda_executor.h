@@ -132,6 +132,7 @@ class CudaExecutor : public Executor {
   absl::Status Build(const v1::Graph& graph, const Options& options);
   absl::Status PlaceScalars(const v1::Graph& graph);
   absl::Status PlaceParameters(const CompiledGraph& compiled, const Options& options);
+  absl::Status JoinPeers(const CompiledGraph& compiled, const ExecutorPeers& peers);
   absl::Status PlaceInputs(const CompiledGraph& compiled, const CompiledGraph::Memory& memory,
                            const Options& options);
   absl::Status PlaceRows(Input& input, absl::Span<const kernels::ByteValues> tables);
@@ -149,7 +150,7 @@ class CudaExecutor : public Executor {
   absl::Status BringParameters(const Segment& segment, bool is_first, ParameterFlow* flow);
   absl::Status GatherBucket(int bucket, ParameterFlow* flow);
   absl::Status GatherRest(ParameterFlow* flow);
-  absl::Status Upload(int parameter);
+  absl::Status Upload(const ValueRange& range);
   absl::Status LaunchSegment(const Segment& segment);
   absl::Status LaunchSteps(const Segment& segment);
   absl::Status ExportGradients(const Step& step);

@@ -1,27 +1,38 @@
 // Compares the CUDA executor with the CPU's on models large enough for whole vectors, several tiles
 // and several blocks. Also tests the contracts about parameters and gradients. Skips without a GPU.
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <ostream>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "kernels/conversion.h"
+#include "lib/collective/communicator.h"
+#include "lib/collective/gradient_layout.h"
+#include "lib/collective/shared_memory_communicator.h"
 #include "lib/engine/backends/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
 #include "lib/graph/lowering/lowering.h"
 #include "lib/graph/zoo/zoo.h"
+#include "lib/status/status.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
@@ -290,6 +301,187 @@ TEST_F(CudaExecutorTest, ReportsAnIdOutsideTheVocabularyBeforeAnyGradient) {
   ids[7] = good;
   ASSERT_TRUE(instance.executor().Run({}, &flow).ok());
   EXPECT_EQ(instance.Gradients(), gradients);
+}
+
+constexpr int kPeers = 2;
+
+// A rank of a group on one GPU, which NCCL refuses to make. Operations are finished when they
+// return.
+class OneGpuCommunicator : public Communicator {
+ public:
+  explicit OneGpuCommunicator(std::unique_ptr<Communicator> meeting)
+      : meeting_(std::move(meeting)) {}
+
+  int rank() const override { return meeting_->rank(); }
+  int world_size() const override { return meeting_->world_size(); }
+
+  absl::Status ReduceScatter(ConstTypedBuffer data, TypedBuffer slice,
+                             CollectiveStream stream) override {
+    ASSIGN_OR_RETURN(const auto all, Meet(data.data, stream));
+    std::vector<float> sum(slice.elements), term(slice.elements);
+    for (const void* other : all) {
+      const auto* from = static_cast<const float*>(other) + rank() * slice.elements;
+      RETURN_IF_ERROR(Copy(term.data(), from, slice.bytes(), stream));
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += term[i];
+    }
+    RETURN_IF_ERROR(Meet(data.data, stream).status());
+    return Copy(slice.data, sum.data(), slice.bytes(), stream);
+  }
+
+  absl::Status AllGather(ConstTypedBuffer slice, TypedBuffer data,
+                         CollectiveStream stream) override {
+    ASSIGN_OR_RETURN(const auto all, Meet(slice.data, stream));
+    for (int other = 0; other < kPeers; ++other) {
+      if (other == rank()) continue;
+      RETURN_IF_ERROR(Copy(data.at(other * slice.elements), all[other], slice.bytes(), stream));
+    }
+    return Meet(slice.data, stream).status();
+  }
+
+  absl::Status AllReduce(TypedBuffer, CollectiveStream) override { return Unused(); }
+  absl::Status Broadcast(TypedBuffer, int, CollectiveStream) override { return Unused(); }
+  absl::Status Await(absl::string_view what,
+                     absl::FunctionRef<absl::StatusOr<bool>()> finished) override {
+    return meeting_->Await(what, finished);
+  }
+  void Abort(absl::Status why) override { meeting_->Abort(std::move(why)); }
+
+ private:
+  static absl::Status Unused() { return absl::UnimplementedError("not of use to an executor"); }
+
+  static absl::Status StatusOf(cudaError_t error) {
+    if (error == cudaSuccess) return absl::OkStatus();
+    return absl::InternalError(cudaGetErrorString(error));
+  }
+
+  static absl::Status Copy(void* to, const void* from, int64_t bytes, CollectiveStream on) {
+    const auto stream = static_cast<cudaStream_t>(on);
+    RETURN_IF_ERROR(
+        StatusOf(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream)));
+    return StatusOf(cudaStreamSynchronize(stream));
+  }
+
+  // Waits for the stream and for the other ranks. Returns the addresses that the ranks gave.
+  absl::StatusOr<std::array<const void*, kPeers>> Meet(const void* address,
+                                                       CollectiveStream stream) {
+    RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(static_cast<cudaStream_t>(stream))));
+    const auto own = std::bit_cast<double>(address);
+    std::array<double, kPeers> all;
+    RETURN_IF_ERROR(meeting_->AllGather(absl::MakeConstSpan(&own, 1),
+                                        absl::MakeSpan(all.data(), all.size()), nullptr));
+    return std::bit_cast<std::array<const void*, kPeers>>(all);
+  }
+
+  const std::unique_ptr<Communicator> meeting_;
+};
+
+// The parameters and gradients of a worker, as its GPUs share them.
+class SharedSlabs {
+ public:
+  // Takes the values of `from`. `narrow`: 16-bit parameters are given in 16 bits.
+  SharedSlabs(const Instance& from, bool narrow) : narrow_(from.graph().parameters_size()) {
+    std::vector<int64_t> elements;
+    for (int p = 0; p < from.graph().parameters_size(); ++p) {
+      elements.push_back(std::ssize(from.memory().parameter(p)));
+    }
+    std::vector<int> order(elements.size());
+    std::iota(order.rbegin(), order.rend(), 0);
+    // Buckets so small that slices end in the middle of parameters.
+    layout_ = LayOutGradients(elements, order, kPeers, {.first_bytes = 1 << 14, .bytes = 1 << 17});
+    parameters_.resize(layout_.elements);
+    gradients_.resize(layout_.elements);
+    for (int p = 0; p < from.graph().parameters_size(); ++p) {
+      const absl::Span<const float> values = from.memory().parameter(p);
+      float* const to = parameters_.data() + layout_.offsets[p];
+      pointers_.push_back(to);
+      gradient_pointers_.push_back(gradients_.data() + layout_.offsets[p]);
+      narrow_[p] = narrow && from.graph().parameters(p).dtype() == v1::DTYPE_BF16;
+      kernels::Convert(to, narrow_[p] ? kernels::ElementType::kBf16 : kernels::ElementType::kF32,
+                       values.data(), kernels::ElementType::kF32, std::ssize(values));
+    }
+  }
+
+  // Runs one step, each rank on a thread with its own streams. Returns the sums of the gradients.
+  std::vector<float> Step(const v1::Graph& graph, const Model& model) {
+    SharedMemoryGroup group(kPeers, absl::Seconds(60));
+    std::vector<std::unique_ptr<OneGpuCommunicator>> communicators;
+    std::vector<ExecutorPeers> peers(kPeers);
+    std::vector<std::unique_ptr<Device>> devices;
+    std::vector<std::unique_ptr<Executor>> executors;
+    for (int rank = 0; rank < kPeers; ++rank) {
+      communicators.push_back(std::make_unique<OneGpuCommunicator>(group.Join(rank)));
+      peers[rank] = {.communicator = communicators.back().get(),
+                     .layout = &layout_,
+                     .parameters = parameters_.data(),
+                     .gradients = gradients_.data()};
+      devices.push_back(CreateDevice("cuda:0", /*threads=*/1).value());
+      auto executor = CreateExecutor(graph, {.batch = model.batch,
+                                             .device = devices.back().get(),
+                                             .parameters = pointers_,
+                                             .narrow_parameters = narrow_,
+                                             .gradients = gradient_pointers_,
+                                             .peers = &peers[rank]});
+      EXPECT_TRUE(executor.ok()) << executor.status();
+      FillInputs(graph, model.ids_max, /*seed=*/rank, **executor);
+      executors.push_back(*std::move(executor));
+    }
+    {
+      std::vector<std::jthread> threads;
+      for (int rank = 0; rank < kPeers; ++rank) {
+        threads.emplace_back([&, rank] {
+          const absl::Status run = executors[rank]->Run(
+              {.batch = kPeers * model.batch, .first_position = rank * model.batch}, nullptr);
+          EXPECT_TRUE(run.ok()) << run;
+        });
+      }
+    }
+    std::vector<float> all;
+    for (int p = 0; p < graph.parameters_size(); ++p) {
+      all.insert(all.end(), gradient_pointers_[p],
+                 gradient_pointers_[p] + ElementsOf(graph.parameters(p)));
+    }
+    return all;
+  }
+
+ private:
+  static int64_t ElementsOf(const v1::Parameter& parameter) {
+    int64_t elements = 1;
+    for (const int64_t size : parameter.shape()) elements *= size;
+    return elements;
+  }
+
+  GradientLayout layout_;
+  std::vector<float> parameters_, gradients_;
+  std::vector<float*> pointers_, gradient_pointers_;  // by parameter
+  std::vector<bool> narrow_;
+};
+
+// The values arrive in f32 or in 16 bits, cross in slices, and are gathered in the type of the
+// computation. So each GPU computes with the bits that one GPU alone has.
+TEST_F(CudaExecutorTest, PeersComputeWithTheSameValuesAsOneGpu) {
+  // The second model has padded values.
+  const Model padded = {"gpt", "layers=1 heads=2 channels=64 context=40 vocabulary=603", 2, 603};
+  for (const Model& model : {kGpt, padded}) {
+    for (const v1::Precision precision : {v1::FP32, v1::BF16}) {
+      SCOPED_TRACE(absl::StrCat(model.arguments, " ", v1::Precision_Name(precision)));
+      Instance alone(Training(model, precision), "cuda:0", model);
+      std::vector<float> sum;
+      for (int rank = 0; rank < kPeers; ++rank) {
+        FillInputs(alone.graph(), model.ids_max, /*seed=*/rank, alone.executor());
+        ASSERT_TRUE(
+            alone.executor()
+                .Run({.batch = kPeers * model.batch, .first_position = rank * model.batch}, nullptr)
+                .ok());
+        const std::vector<float> term = alone.Gradients();
+        sum.resize(term.size());
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += term[i];
+      }
+      for (const bool narrow : {false, true}) {
+        EXPECT_EQ(SharedSlabs(alone, narrow).Step(alone.graph(), model), sum)
+            << "narrow: " << narrow;
+      }
+    }
+  }
 }
 
 }  // namespace
