@@ -71,12 +71,14 @@ double Difference(const Trained& a, const Trained& b) {
   return difference;
 }
 
+// The steps are few: rounding may move a value across 0 in a relu at any later step.
 TEST(SynchronisedNormsTest, DevicesDoNotChangeTheParameters) {
-  const Trained alone = Train(ResNet(/*synchronised=*/true), kSteps, /*devices=*/1);
+  constexpr int64_t kFewSteps = 5;
+  const Trained alone = Train(ResNet(/*synchronised=*/true), kFewSteps, /*devices=*/1);
   for (const int devices : {2, 4}) {
-    const Trained together = Train(ResNet(/*synchronised=*/true), kSteps, devices);
+    const Trained together = Train(ResNet(/*synchronised=*/true), kFewSteps, devices);
     EXPECT_LE(Difference(together, alone), 1e-5) << devices;
-    const Trained apart = Train(ResNet(/*synchronised=*/false), kSteps, devices);
+    const Trained apart = Train(ResNet(/*synchronised=*/false), kFewSteps, devices);
     EXPECT_GT(Difference(apart, alone), 1e-3) << devices << " devices, the control";
   }
 }
