@@ -214,7 +214,7 @@ void AddLocalCommands(Command program, Session& session) {
   up.AddOption("--ps", options->ps, "Parameter servers; default: 2").Within(1, 64);
   up.AddOption("--workers", options->workers, "Workers; default: 2").Within(1, 64);
   up.AddOption("--devices", options->devices, "Devices of each worker: cpu, cpu:2");
-  up.AddOption("--threads", options->threads, "Threads of each worker; default: they share cores")
+  up.AddOption("--threads", options->threads, "Threads of each device; default: they share cores")
       .Within(1, 1024);
   up.AddFlag("--observe", options->observe, "Start Prometheus too, with alerts");
   up.SetAction([options, &session] { session.Fail(Up(*options)); });

@@ -155,7 +155,7 @@ void AddRunCommand(Command program, Session& session) {
   run.AddOption("--ps", options->ps, "Parameter servers; default: the job's").Within(1, 64);
   run.AddOption("--workers", options->workers, "Workers; default: the job's maximum").Within(1, 64);
   run.AddOption("--devices", options->devices, "Devices of each worker: cpu, cpu:2");
-  run.AddOption("--threads", options->threads, "Threads of each worker; default: they share cores")
+  run.AddOption("--threads", options->threads, "Threads of each device; default: they share cores")
       .Within(1, 1024);
   run.SetAction([options, &session] { session.Fail(RunJob(*options, session)); });
 }

@@ -32,7 +32,7 @@ struct ValueLayout {
   struct Bucket {
     int64_t begin = 0;
     int64_t bytes = 0;  // a multiple of 256 world_size
-    // By rank: the values in the rank's slice, which is `bytes` / world_size bytes long.
+    // The values in the slice of each rank. A slice is `bytes` / world_size bytes long.
     std::vector<std::vector<ValueRange>> slices;
   };
 

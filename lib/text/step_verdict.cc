@@ -54,8 +54,9 @@ std::optional<std::string> Straggler(const std::vector<StepCost>& costs, const S
   const double share = samples > 0 ? slowest.samples / samples : 1;
   if (slowest.own() < kStragglerFactor * time * share) {
     return absl::StrFormat(
-        "uneven shares: %s trains %.1f samples of a step, the others %.1f: they wait for it. Even "
-        "shares help: docs/job_spec.md#logical-workers",
+        "uneven shares: %s trains %.1f samples of a step, the others %.1f: they wait for it. "
+        "Another "
+        "number of workers gives even shares",
         slowest.worker, slowest.samples, samples);
   }
   return absl::StrCat("straggler: ", slowest.worker, " needs ", Millis(slowest.own()),

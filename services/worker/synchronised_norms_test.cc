@@ -104,10 +104,29 @@ TEST(SynchronisedNormsTest, GpusDoNotChangeTheParameters) {
 
 // A micro-batch is normalised over the devices, so the results depend on their number.
 TEST(SynchronisedNormsTest, MicroBatchesRepeatToTheBit) {
-  FakePs::Options job = ResNet(/*synchronised=*/true);
-  job.spec.mutable_training()->set_micro_batch_size(16);  // 17 and 16 samples
+  const auto train = [](bool synchronised, int devices) {
+    FakePs::Options job = ResNet(synchronised);
+    job.spec.mutable_training()->set_micro_batch_size(16);  // 17 and 16 samples
+    return Train(job, 5, devices);
+  };
   for (const int devices : {2, 4}) {
-    EXPECT_EQ(Train(job, 5, devices).parameters, Train(job, 5, devices).parameters) << devices;
+    const Trained together = train(/*synchronised=*/true, devices);
+    EXPECT_EQ(train(/*synchronised=*/true, devices).parameters, together.parameters) << devices;
+    EXPECT_GT(Difference(train(/*synchronised=*/false, devices), together), 1e-3) << devices;
+  }
+}
+
+// Each share of a logical worker is normalised over all devices of its worker.
+TEST(SynchronisedNormsTest, DevicesDoNotChangeTheSharesOfLogicalWorkers) {
+  const auto train = [](bool synchronised, int devices) {
+    FakePs::Options job = ResNet(synchronised);
+    job.spec.mutable_resources()->mutable_workers()->set_logical(3);
+    return Train(job, 5, devices);
+  };
+  const Trained alone = train(/*synchronised=*/true, /*devices=*/1);
+  for (const int devices : {2, 4}) {
+    EXPECT_LE(Difference(train(/*synchronised=*/true, devices), alone), 1e-5) << devices;
+    EXPECT_GT(Difference(train(/*synchronised=*/false, devices), alone), 1e-3) << devices;
   }
 }
 
