@@ -726,6 +726,22 @@ TEST_F(GoldenCommandsTest, ScaleBeyondTheFleetWarnsThatTheJobWillWait) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("warning")));
 }
 
+TEST_F(GoldenCommandsTest, ScaleWarnsOfWorkersThatAreNoFaster) {
+  jobs_.spec = ParseJobFile(kJobFile, "line.yaml", {}).value();
+  jobs_.spec->mutable_resources()->mutable_workers()->set_max(2);
+  jobs_.spec->mutable_resources()->mutable_workers()->set_logical(4);
+  jobs_.watched_state = v1::SUSPENDED;
+  const auto warnings = [this](const std::string& option, const std::string& value) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(Run({"scale", "line-1", option, value, "-o", "name"}), "line-1\n");
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(warnings("--workers-max", "3"), HasSubstr("3 workers are no faster than 2"));
+  EXPECT_THAT(warnings("--workers-max", "4"), Not(HasSubstr("no faster")));
+  jobs_.spec->mutable_resources()->mutable_workers()->set_max(3);
+  EXPECT_THAT(warnings("--ps", "2"), Not(HasSubstr("no faster"))) << "the job has this warning";
+}
+
 TEST_F(GoldenCommandsTest, AnInvalidScaleDoesNotSuspendTheJob) {
   jobs_.watched_state = v1::SUSPENDED;
   jobs_.spec = ParseJobFile(kJobFile, "line.yaml", {}).value();
