@@ -83,6 +83,10 @@ struct RunArguments {
   // often, each on its own thread. Null if there is one device, or the graph has no synchronised
   // norm.
   Communicator* communicator = nullptr;
+  // This device's rank among those that run the other parts of a split graph (SplitTensors). All of
+  // them run equally often, each on its own thread and with the same inputs and arguments. Null if
+  // the graph is not split.
+  Communicator* tensor_parallel = nullptr;
 };
 
 // Runs one graph on one device. Thread-compatible.

@@ -65,6 +65,30 @@ TEST(DifferentiateTest, AnMlpComputesParameterGradientsFirstAndNoneOfItsInput) {
                           "d(layers.1.bias)"));
 }
 
+// A rank of a split MLP. The sum's gradient is every term's, and only the input of a split layer
+// needs the gradients of the other ranks.
+TEST(DifferentiateTest, CollectivesOfASplitGraphMeetOnceInEachDirection) {
+  EXPECT_THAT(Backward(R"(
+                  input x f32[-1, 5]
+                  input target f32[-1, 5]
+                  parameter first [5, 5]
+                  parameter expand [2, 5]
+                  parameter contract [5, 2]
+                  h = Linear(x, first)
+                  h.all = GradientAllReduce(h)
+                  expanded = Linear(h.all, expand)
+                  part = Linear(expanded, contract)
+                  y = AllReduce(part)
+                  loss = MeanSquaredError(y, target)
+                  loss loss)"),
+              ElementsAre("d(y) = MeanSquaredErrorGrad(y, target)",
+                          "d(contract) = LinearGradWeight(d(y), expanded)",
+                          "d(expanded) = LinearGradInput(d(y), contract)",
+                          "d(expand) = LinearGradWeight(d(expanded), h.all)",
+                          "d(h.all) = LinearGradInput(d(expanded), expand)",
+                          "d(h) = AllReduce(d(h.all))", "d(first) = LinearGradWeight(d(h), x)"));
+}
+
 TEST(DifferentiateTest, TheForwardGraphDoesNotChange) {
   const v1::Graph forward = ParseGraph(kMlp);
 

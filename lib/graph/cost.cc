@@ -94,8 +94,8 @@ int64_t Products(const Shaped& s) {
 
 int64_t MovedBytes(const Shaped& s) {
   const absl::string_view op = s.node.op();
-  for (absl::string_view still :
-       {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "ReshapeGrad", "Constant"}) {
+  for (absl::string_view still : {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "ReshapeGrad",
+                                  "GradientAllReduce", "Constant"}) {
     if (op == still) return 0;
   }
   const Operator& signature = *FindOperator(op);

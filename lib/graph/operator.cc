@@ -23,7 +23,7 @@ std::vector<Operator> AllFamilies() {
   std::vector<Operator> all;
   for (auto family : {MatrixOperators, ImageOperators, NormalisationOperators, ElementwiseOperators,
                       ReductionOperators, ShapeOperators, AttentionOperators, RecurrenceOperators,
-                      LossOperators, FusedOperators}) {
+                      LossOperators, CollectiveOperators, FusedOperators}) {
     std::ranges::move(family(), std::back_inserter(all));
   }
   return all;

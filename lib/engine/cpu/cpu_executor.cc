@@ -297,7 +297,8 @@ RunNumbers CpuExecutor::NumbersOf(const RunArguments& arguments) const {
           .step = arguments.step,
           .counted_targets =
               arguments.counted_targets.empty() ? nullptr : arguments.counted_targets.data(),
-          .communicator = arguments.communicator};
+          .communicator = arguments.communicator,
+          .tensor_parallel = arguments.tensor_parallel};
 }
 
 absl::Status CpuExecutor::RunStep(const Step& step, const RunNumbers& numbers) {

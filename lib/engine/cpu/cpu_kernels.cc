@@ -28,6 +28,7 @@ const CpuKernelTable& Table() {
     AddShapeKernels(*built);
     AddSequenceKernels(*built);
     AddLossKernels(*built);
+    AddCollectiveKernels(*built);
     return built;
   }();
   return table;

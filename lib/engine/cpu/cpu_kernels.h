@@ -38,6 +38,7 @@ void AddReductionKernels(CpuKernelTable& table);
 void AddShapeKernels(CpuKernelTable& table);
 void AddSequenceKernels(CpuKernelTable& table);
 void AddLossKernels(CpuKernelTable& table);
+void AddCollectiveKernels(CpuKernelTable& table);
 
 bool HasCpuKernel(absl::string_view op);
 

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/reference/tensor.h"
 #include "proto/muster/v1/graph.pb.h"
@@ -41,6 +42,11 @@ struct Call {
 using Operator = std::vector<Tensor> (*)(const Call& call);
 using Operators = absl::flat_hash_map<std::string, Operator>;
 
+// An op of the ranks of a split graph. Takes the node of each rank, and returns each rank's
+// outputs.
+using CollectiveOperator = std::vector<std::vector<Tensor>> (*)(absl::Span<const Call> ranks);
+using CollectiveOperators = absl::flat_hash_map<std::string, CollectiveOperator>;
+
 // The value of a `state` output in the reference: a tensor without elements.
 inline Tensor State() { return {.shape = {0}}; }
 
@@ -53,5 +59,6 @@ void AddShapeOperators(Operators& operators);
 void AddAttention(Operators& operators);
 void AddRecurrences(Operators& operators);
 void AddLosses(Operators& operators);
+void AddCollectives(CollectiveOperators& operators);
 
 }  // namespace muster::reference

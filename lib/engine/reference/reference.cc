@@ -33,6 +33,35 @@ const Operators& AllOperators() {
   return operators;
 }
 
+const CollectiveOperators& AllCollectives() {
+  static const CollectiveOperators& operators = *[] {
+    auto* all = new CollectiveOperators;
+    AddCollectives(*all);
+    return all;
+  }();
+  return operators;
+}
+
+Call CallOf(const v1::Graph& graph, int node, const Tensors& tensors, const RunArguments& run) {
+  Call call{.graph = graph,
+            .node = graph.nodes(node),
+            .run = run,
+            .samples = graph.inputs().empty() ? 1 : tensors.at(graph.inputs(0).name()).shape.at(0)};
+  for (const std::string& input : call.node.inputs()) call.inputs.push_back(&tensors.at(input));
+  return call;
+}
+
+std::vector<std::vector<Tensor>> Outputs(absl::Span<const Call> ranks) {
+  const std::string& name = ranks[0].node.op();
+  const auto collective = AllCollectives().find(name);
+  if (collective != AllCollectives().end()) return collective->second(ranks);
+  const auto op = AllOperators().find(name);
+  CHECK(op != AllOperators().end()) << name << " has no reference";
+  std::vector<std::vector<Tensor>> outputs;
+  for (const Call& call : ranks) outputs.push_back(op->second(call));
+  return outputs;
+}
+
 }  // namespace
 
 bool Call::has(absl::string_view attribute) const { return Find(node, attribute) != nullptr; }
@@ -65,20 +94,25 @@ std::vector<double> Call::Numbers(absl::string_view name) const {
 }
 
 Tensors Evaluate(const v1::Graph& graph, const Tensors& given, const RunArguments& arguments) {
-  Tensors tensors = given;
-  const int64_t samples =
-      graph.inputs().empty() ? 1 : tensors.at(graph.inputs(0).name()).shape.at(0);
-  for (const v1::Node& node : graph.nodes()) {
-    const auto op = AllOperators().find(node.op());
-    CHECK(op != AllOperators().end()) << node.op() << " has no reference";
-    Call call{.graph = graph, .node = node, .run = arguments, .samples = samples};
-    for (const std::string& input : node.inputs()) call.inputs.push_back(&tensors.at(input));
+  return std::move(EvaluateRanks(absl::MakeConstSpan(&graph, 1), {given}, arguments)[0]);
+}
 
-    std::vector<Tensor> outputs = op->second(call);
-
-    CHECK_EQ(outputs.size(), node.outputs_size()) << node.ShortDebugString();
-    for (int i = 0; i < node.outputs_size(); ++i) {
-      tensors[node.outputs(i)] = std::move(outputs[i]);
+std::vector<Tensors> EvaluateRanks(absl::Span<const v1::Graph> graphs, std::vector<Tensors> given,
+                                   const RunArguments& arguments) {
+  std::vector<Tensors> tensors = std::move(given);
+  for (int i = 0; i < graphs[0].nodes_size(); ++i) {
+    std::vector<Call> ranks;
+    for (size_t rank = 0; rank < graphs.size(); ++rank) {
+      CHECK_EQ(graphs[rank].nodes(i).op(), graphs[0].nodes(i).op());
+      ranks.push_back(CallOf(graphs[rank], i, tensors[rank], arguments));
+    }
+    std::vector<std::vector<Tensor>> outputs = Outputs(ranks);
+    for (size_t rank = 0; rank < graphs.size(); ++rank) {
+      const v1::Node& node = graphs[rank].nodes(i);
+      CHECK_EQ(outputs[rank].size(), node.outputs_size()) << node.ShortDebugString();
+      for (int k = 0; k < node.outputs_size(); ++k) {
+        tensors[rank][node.outputs(k)] = std::move(outputs[rank][k]);
+      }
     }
   }
   return tensors;

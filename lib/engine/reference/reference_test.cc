@@ -261,5 +261,25 @@ TEST(ReferenceTest, DropoutFollowsThePositionInTheGlobalBatch) {
   EXPECT_THAT(whole.values, testing::Contains(0));
 }
 
+TEST(ReferenceTest, RanksMeetAtTheirCollectives) {
+  std::vector<v1::Graph> graphs;
+  std::vector<Tensors> given;
+  for (int rank = 0; rank < 3; ++rank) {
+    Sketch sketch;
+    sketch.Input("x", {2});
+    sketch.Add("part", "Linear", {"x", sketch.Parameter("w", {1, 2})});
+    sketch.Add("y", "AllReduce", {"part"});
+    sketch.Add("z", "GradientAllReduce", {"part"});
+    graphs.push_back(sketch.graph);
+    given.push_back({{"x", {.shape = {1, 2}, .values = {1, 10}}},
+                     {"w", {.shape = {1, 2}, .values = {rank + 1.0, rank * 2.0}}}});
+  }
+  const std::vector<Tensors> tensors = EvaluateRanks(graphs, given);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(tensors[rank].at("y").values, ElementsAre(1 + 22 + 43));
+    EXPECT_THAT(tensors[rank].at("z").values, ElementsAre(1 + 21 * rank));
+  }
+}
+
 }  // namespace
 }  // namespace muster::reference::reference_test

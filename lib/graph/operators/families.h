@@ -17,6 +17,7 @@ std::vector<Operator> ShapeOperators();
 std::vector<Operator> AttentionOperators();
 std::vector<Operator> RecurrenceOperators();
 std::vector<Operator> LossOperators();
+std::vector<Operator> CollectiveOperators();
 std::vector<Operator> FusedOperators();
 
 }  // namespace muster
