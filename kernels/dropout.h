@@ -36,4 +36,15 @@ inline uint32_t DropoutThreshold(float rate) {
 void Dropout(float* y, const float* x, int64_t n, int64_t first_element, float rate,
              const DropoutKey& key);
 
+// Dropout of rows that are parts of longer rows: x has the columns [first, first + columns) of rows
+// of `whole` elements. `first_element` is the position of the first row in the global batch's
+// tensor of whole rows.
+struct DropoutPart {
+  int64_t columns;
+  int64_t first;
+  int64_t whole;
+};
+void DropoutOfPart(float* y, const float* x, int64_t rows, const DropoutPart& part,
+                   int64_t first_element, float rate, const DropoutKey& key);
+
 }  // namespace muster::kernels

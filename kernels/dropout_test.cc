@@ -47,6 +47,22 @@ TEST(DropoutTest, PartsOfABatchSeeThePartsOfItsMask) {
   }
 }
 
+TEST(DropoutTest, PartsOfTheColumnsSeeThePartsOfTheMask) {
+  constexpr int64_t kRows = 13, kColumns = 71, kFirst = 5 * kColumns;
+  const Floats x = Normals(kRows * kColumns, 1), whole = Dropped(x, kFirst, 0.5f);
+  for (const auto& [begin, end] : {std::pair(0, 2), std::pair(2, 39), std::pair(39, 71)}) {
+    Floats part, expected;
+    for (int64_t row = 0; row < kRows; ++row) {
+      const int64_t at = row * kColumns;
+      part.insert(part.end(), x.begin() + at + begin, x.begin() + at + end);
+      expected.insert(expected.end(), whole.begin() + at + begin, whole.begin() + at + end);
+    }
+    DropoutOfPart(part.data(), part.data(), kRows,
+                  {.columns = end - begin, .first = begin, .whole = kColumns}, kFirst, 0.5f, kKey);
+    EXPECT_EQ(part, expected);
+  }
+}
+
 TEST(DropoutTest, TheRateIsTheShareThatIsDropped) {
   const Floats ones(1'000'000, 1.0f);
   for (float rate : {0.0f, 0.1f, 0.5f, 0.9f}) {

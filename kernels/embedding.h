@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace muster::kernels {
 
@@ -10,6 +11,9 @@ struct EmbeddingShape {
   int64_t rows;        // R
   int64_t vocabulary;  // V
   int64_t channels;    // C
+  // With `first`, the table has the rows [first, first + V) of a larger one. Ids of other rows are
+  // valid, give zeros and have no gradient.
+  std::optional<int64_t> first = std::nullopt;
 };
 
 // Returns the position of the first id outside [begin, end), or -1 if there is none. Kernels that

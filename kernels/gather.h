@@ -3,10 +3,12 @@
 //
 // The tensor is [outer, size, inner], the result [outer, indices, inner]. Requires: indices are in
 // [-size, size) (check with FirstOutOfRange in kernels/embedding.h). Negative ones count from the
-// end.
+// end. With `first`, any index is valid: the tensor has the slices [first, first + size) of a
+// larger one, and the slices of other indices are zero and have no gradient.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace muster::kernels {
 
@@ -15,6 +17,7 @@ struct GatherShape {
   int64_t size;
   int64_t inner;
   int64_t indices;
+  std::optional<int64_t> first = std::nullopt;
 };
 
 // y is the slices of x that the indices name. Requires: `element_bytes` is 2 or 4, and y overlaps

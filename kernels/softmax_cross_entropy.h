@@ -12,9 +12,15 @@ struct CrossEntropyShape {
   int64_t classes;            // V
   float label_smoothing = 0;  // s: the wanted distribution is (1 - s) onehot(target) + s / V
   std::optional<int32_t> ignore_index;  // rows with this target do not count
+  // The logits are those of the classes [first, first + V) of `whole`; 0: there are no others. The
+  // wanted distribution is over the whole.
+  int64_t first = 0;
+  int64_t whole = 0;
+
+  int64_t all_classes() const { return whole == 0 ? classes : whole; }
 };
 
-// Returns the position of the first target that is neither in [0, V) nor ignored, or -1 if there is
+// Returns the position of the first target that is neither a class nor ignored, or -1 if there is
 // none. The functions below require that there is none.
 int64_t FirstBadTarget(const int32_t* target, const CrossEntropyShape& shape);
 
@@ -30,6 +36,19 @@ int64_t CountedTargets(const int32_t* target, const CrossEntropyShape& shape);
 // Reads R V floats from memory once: bandwidth-bound.
 void SoftmaxCrossEntropy(float* loss, float* lse, const float* logits, const int32_t* target,
                          float factor, const CrossEntropyShape& shape);
+
+// The loss of logits that are divided among ranks. Each rank computes the parts of its classes, and
+// every rank merges those of all, in rank order.
+//
+//   parts   f32[R, 3], for each row: the largest logit m, the sum of exp(logit - m), and the sum of
+//           the logits weighted by the wanted distribution
+//           (to be merged: f32[ranks, R, 3])
+inline constexpr int64_t kCrossEntropyParts = 3;
+void SoftmaxCrossEntropyParts(float* parts, const float* logits, const int32_t* target,
+                              const CrossEntropyShape& shape);
+// As SoftmaxCrossEntropy.
+void MergeSoftmaxCrossEntropy(float* loss, float* lse, const float* parts, int64_t ranks,
+                              const int32_t* target, float factor, const CrossEntropyShape& shape);
 
 // dlogits f32[R, V] = factor (exp(logits - lse) - wanted distribution), or 0 for rows that do not
 // count. dlogits may be logits. Reads and writes R V floats.

@@ -75,6 +75,59 @@ TEST_P(SoftmaxCrossEntropyTest, ThreadsDoNotChangeTheResult) {
   });
 }
 
+TEST_P(SoftmaxCrossEntropyTest, RanksWithPartsOfTheClassesGiveWhatOneGives) {
+  float whole_loss = NAN;
+  SoftmaxCrossEntropy(&whole_loss, lse_.data(), logits_.data(), target_.data(), 0.25f, shape_);
+  Floats whole_grad(logits_.size(), NAN);
+  SoftmaxCrossEntropyGrad(whole_grad.data(), logits_.data(), target_.data(), lse_.data(), 0.25f,
+                          shape_);
+  const int64_t ranks = std::min<int64_t>(3, shape_.classes);
+  std::vector<CrossEntropyShape> shapes;
+  std::vector<Floats> own;
+  Floats parts;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    CrossEntropyShape shape = shape_;
+    shape.first = shape_.classes * rank / ranks;
+    shape.classes = shape_.classes * (rank + 1) / ranks - shape.first;
+    shape.whole = shape_.classes;
+    Floats& logits = own.emplace_back();
+    for (int64_t r = 0; r < shape_.rows; ++r) {
+      const float* row = &logits_[r * shape_.classes + shape.first];
+      logits.insert(logits.end(), row, row + shape.classes);
+    }
+    Floats part(shape_.rows * kCrossEntropyParts, NAN);
+    SoftmaxCrossEntropyParts(part.data(), logits.data(), target_.data(), shape);
+    parts.insert(parts.end(), part.begin(), part.end());
+    shapes.push_back(shape);
+  }
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const CrossEntropyShape& shape = shapes[rank];
+    float loss = NAN;
+    Floats lse(shape_.rows, NAN), dlogits(own[rank].size(), NAN);
+    MergeSoftmaxCrossEntropy(&loss, lse.data(), parts.data(), ranks, target_.data(), 0.25f, shape);
+    SoftmaxCrossEntropyGrad(dlogits.data(), own[rank].data(), target_.data(), lse.data(), 0.25f,
+                            shape);
+    EXPECT_NEAR(loss, whole_loss, 1e-5 * shape_.rows);
+    for (int64_t r = 0; r < shape_.rows; ++r) {
+      EXPECT_FLOAT_EQ(lse[r], lse_[r]);
+      for (int64_t c = 0; c < shape.classes; ++c) {
+        ASSERT_NEAR(dlogits[r * shape.classes + c],
+                    whole_grad[r * shape_.classes + shape.first + c], 4e-6);
+      }
+    }
+  }
+}
+
+TEST(SoftmaxCrossEntropyTest, ARankWithoutAFiniteLogitAddsNothing) {
+  const Floats parts = {-INFINITY, 0, 0, 2, 1, 2};
+  const int32_t target = 1;
+  float loss = NAN, lse = NAN;
+  MergeSoftmaxCrossEntropy(&loss, &lse, parts.data(), /*ranks=*/2, &target, 1.0f,
+                           {.rows = 1, .classes = 1, .first = 1, .whole = 2});
+  EXPECT_EQ(lse, 2);
+  EXPECT_EQ(loss, 0);
+}
+
 TEST(SoftmaxCrossEntropyTest, ABatchWithoutCountedRowsLosesNothing) {
   const Floats logits = {1, 2};
   const int32_t target = -1;

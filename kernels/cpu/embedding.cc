@@ -5,6 +5,17 @@
 #include "kernels/gather.h"
 
 namespace muster::kernels {
+namespace {
+
+GatherShape SlicesOf(const EmbeddingShape& shape) {
+  return {.outer = 1,
+          .size = shape.vocabulary,
+          .inner = shape.channels,
+          .indices = shape.rows,
+          .first = shape.first};
+}
+
+}  // namespace
 
 int64_t FirstOutOfRange(const int32_t* ids, int64_t n, int64_t begin, int64_t end) {
   const int32_t* bad =
@@ -13,15 +24,11 @@ int64_t FirstOutOfRange(const int32_t* ids, int64_t n, int64_t begin, int64_t en
 }
 
 void Embedding(float* y, const int32_t* ids, const float* table, EmbeddingShape shape) {
-  Gather(y, table, ids,
-         {.outer = 1, .size = shape.vocabulary, .inner = shape.channels, .indices = shape.rows},
-         sizeof(float));
+  Gather(y, table, ids, SlicesOf(shape), sizeof(float));
 }
 
 void EmbeddingGrad(float* dtable, const float* dy, const int32_t* ids, EmbeddingShape shape) {
-  GatherGrad(
-      dtable, dy, ids,
-      {.outer = 1, .size = shape.vocabulary, .inner = shape.channels, .indices = shape.rows});
+  GatherGrad(dtable, dy, ids, SlicesOf(shape));
 }
 
 }  // namespace muster::kernels

@@ -9,8 +9,11 @@
 namespace muster::kernels {
 namespace {
 
+// Returns the slice that an index names, or -1 if the tensor does not have it.
 int64_t SliceAt(int32_t index, const GatherShape& shape) {
-  return index < 0 ? index + shape.size : index;
+  if (!shape.first.has_value()) return index < 0 ? index + shape.size : index;
+  const int64_t slice = index - *shape.first;
+  return slice < shape.size ? std::max<int64_t>(slice, -1) : -1;
 }
 
 int64_t Grain(int64_t elements) { return std::max<int64_t>(1, (1 << 14) / elements); }
@@ -20,6 +23,10 @@ void GatherElements(T* y, const T* x, const int32_t* index, const GatherShape& s
   ParallelFor(s.outer * s.indices, Grain(s.inner), [=](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t slice = SliceAt(index[row % s.indices], s);
+      if (slice < 0) {
+        std::fill_n(y + row * s.inner, s.inner, T{0});
+        continue;
+      }
       const T* from = x + (row / s.indices * s.size + slice) * s.inner;
       if (s.inner == 1) {
         y[row] = *from;
@@ -52,8 +59,9 @@ void GatherGrad(float* dx, const float* dy, const int32_t* index, const GatherSh
     std::fill(dx + begin * s.inner, dx + end * s.inner, 0.0f);
     for (int64_t outer = begin / s.size; outer * s.size < end; ++outer) {
       for (int64_t i = 0; i < s.indices; ++i) {
-        const int64_t slice = outer * s.size + SliceAt(index[i], s);
-        if (slice < begin || slice >= end) continue;
+        const int64_t own = SliceAt(index[i], s);
+        const int64_t slice = outer * s.size + own;
+        if (own < 0 || slice < begin || slice >= end) continue;
         float* to = dx + slice * s.inner;
         const float* from = dy + (outer * s.indices + i) * s.inner;
         if (s.inner == 1) {

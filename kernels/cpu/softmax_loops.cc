@@ -28,8 +28,8 @@ void Softmax(float* y, const float* x, int64_t n) {
   Map([factor](Vec v) { return v * factor; }, n, y, static_cast<const float*>(y));
 }
 
-// Returns the log of the sum of exp(x). Works block by block, so that memory is read once.
-float LogSumExp(const float* x, int64_t n) {
+// Works block by block, so that memory is read once.
+ExpSum SumExp(const float* x, int64_t n) {
   double top = -__builtin_inf(), sum = 0;  // sum of exp(x - top)
   for (int64_t i = 0; i < n; i += kSumBlock) {
     const int64_t m = n - i < kSumBlock ? n - i : kSumBlock;
@@ -41,6 +41,11 @@ float LogSumExp(const float* x, int64_t n) {
     }
     sum += SumExp<false>(nullptr, x + i, static_cast<float>(top), m);
   }
+  return {top, sum};
+}
+
+float LogSumExp(const float* x, int64_t n) {
+  const auto [top, sum] = SumExp(x, n);
   return static_cast<float>(__builtin_log(sum) + top);
 }
 
@@ -102,6 +107,7 @@ const SoftmaxLoops kSoftmaxLoops = {
     .softmax_grad = SoftmaxGrad,
     .log_softmax_grad = LogSoftmaxGrad,
     .log_sum_exp = LogSumExp,
+    .sum_exp = SumExp,
     .subtract = Subtract,
     .scaled_exp = ScaledExp,
     .sigmoid_cross_entropy = SigmoidCrossEntropy,

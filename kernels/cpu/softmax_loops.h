@@ -5,6 +5,12 @@
 
 namespace muster::kernels {
 
+// The sum of exp(x - top), where `top` is the largest x; 0 if that is -infinity.
+struct ExpSum {
+  double top;
+  double sum;
+};
+
 // Each loop computes one row; outputs may be inputs. Sums are blocks of floats, added in double.
 struct SoftmaxLoops {
   void (*softmax)(float* y, const float* x, int64_t n);
@@ -12,6 +18,7 @@ struct SoftmaxLoops {
   void (*log_softmax_grad)(float* dx, const float* dy, const float* y, int64_t n);
   // Returns the log of the sum of exp(x).
   float (*log_sum_exp)(const float* x, int64_t n);
+  ExpSum (*sum_exp)(const float* x, int64_t n);
   // y = x - center.
   void (*subtract)(float* y, const float* x, float center, int64_t n);
   // y = factor exp(x - center) - offset.

@@ -142,6 +142,11 @@ double AttentionScale(const v1::Node& node, absl::Span<const int64_t> q_shape) {
   return 1 / std::sqrt(channels / IntegerAttribute(node, "heads"));
 }
 
+DimensionPart PartAttributes(const v1::Node& node, int64_t own) {
+  return {.first = IntegerAttribute(node, "first"),
+          .whole = HasAttribute(node, "whole") ? IntegerAttribute(node, "whole") : own};
+}
+
 absl::optional<int64_t> IgnoreIndex(const v1::Node& node) {
   if (!HasAttribute(node, "ignore_index")) return absl::nullopt;
   return IntegerAttribute(node, "ignore_index");

@@ -61,6 +61,16 @@ SliceRange SliceAttributes(const v1::Node& node, absl::Span<const int64_t> x_sha
 // Returns the factor of q kᵀ in Attention; `q_shape` is [B, T, C].
 double AttentionScale(const v1::Node& node, absl::Span<const int64_t> q_shape);
 
+// The part [first, first + own) of `whole` elements that a rank of a split graph has of a
+// dimension.
+struct DimensionPart {
+  int64_t first;
+  int64_t whole;
+};
+
+// Returns attributes `first` and `whole`. `own` is the size of the rank's dimension.
+DimensionPart PartAttributes(const v1::Node& node, int64_t own);
+
 // Returns the target value that does not count; nullopt: all targets count.
 absl::optional<int64_t> IgnoreIndex(const v1::Node& node);
 

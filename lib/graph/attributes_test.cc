@@ -24,6 +24,15 @@ TEST(AttributesTest, ComeFromTheNodeOrFromTheTable) {
   EXPECT_FALSE(HasAttribute(Node("Gelu(x)"), "exact"));
 }
 
+TEST(AttributesTest, APartIsTheWholeUnlessGiven) {
+  const DimensionPart own = PartAttributes(Node("Embedding(ids, table)"), 5);
+  EXPECT_EQ(own.first, 0);
+  EXPECT_EQ(own.whole, 5);
+  const DimensionPart part = PartAttributes(Node("Embedding(ids, table) first=3 whole=9"), 5);
+  EXPECT_EQ(part.first, 3);
+  EXPECT_EQ(part.whole, 9);
+}
+
 TEST(AttributesTest, PoolingStridesAreItsKernelUnlessGiven) {
   const Window window = PoolingWindow(Node("MaxPool2d(x) kernel=[3, 2] padding=[1, 0, 2, 1]"));
 

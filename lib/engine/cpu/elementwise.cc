@@ -169,11 +169,25 @@ PlannedNode PlanCast(const CpuNode& n) {
   return plan;
 }
 
+// Plans Dropout of a rank's part of the last dimension.
+PlannedNode PlanDropoutOfPart(const CpuNode& n, float rate, int64_t salt) {
+  const auto [first, whole] = PartAttributes(*n.node, n.columns(0));
+  const kernels::DropoutPart part{.columns = n.columns(0), .first = first, .whole = whole};
+  return {.overwritable = {0},
+          .prepare = Call([rate, salt, part, rows = n.rows(0)](const NodeMemory& m,
+                                                               const RunNumbers& numbers) {
+            const int64_t position = numbers.first_position * (rows / numbers.samples) * part.whole;
+            kernels::DropoutOfPart(Output(m), Input(m, 0), rows, part, position, rate,
+                                   {.seed = numbers.seed, .step = numbers.step, .salt = salt});
+          })};
+}
+
 // Plans Dropout and its gradient, which are the same function. The layout is plain, because the
 // random number of an element depends on its position.
 PlannedNode PlanDropout(const CpuNode& n) {
   const auto rate = static_cast<float>(NumberAttribute(*n.node, "rate"));
   const int64_t salt = IntegerAttribute(*n.node, "salt");
+  if (HasAttribute(*n.node, "whole")) return PlanDropoutOfPart(n, rate, salt);
   return {.overwritable = {0},
           .prepare = Call(
               [rate, salt, size = n.elements(0)](const NodeMemory& m, const RunNumbers& numbers) {

@@ -3,11 +3,14 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "glog/logging.h"
 #include "kernels/mean_squared_error.h"
 #include "kernels/sigmoid_cross_entropy.h"
 #include "kernels/softmax_cross_entropy.h"
 #include "lib/engine/cpu/binding.h"
 #include "lib/graph/attributes.h"
+#include "lib/status/status.h"
 
 namespace muster {
 namespace {
@@ -31,7 +34,7 @@ absl::Status CheckTargets(const std::string& node, const int32_t* target,
   if (bad < 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("node '", node, "': id ", target[bad],
                                                  " at position ", bad, " is outside [0, ",
-                                                 shape.classes, ")"));
+                                                 shape.all_classes(), ")"));
 }
 
 // The part of cross-entropy that the loss and its gradient share.
@@ -40,6 +43,9 @@ class CrossEntropy {
   explicit CrossEntropy(const CpuNode& n)
       : shape_(ClassesOf(n)), weight_(WeightOf(n)), graph_input_(n.graph_inputs[1]) {
     shape_.label_smoothing = static_cast<float>(NumberAttribute(*n.node, "label_smoothing"));
+    const auto [first, whole] = PartAttributes(*n.node, shape_.classes);
+    shape_.first = first;
+    shape_.whole = whole;
   }
 
   const kernels::CrossEntropyShape& shape() const { return shape_; }
@@ -64,7 +70,35 @@ class CrossEntropy {
   int graph_input_;
 };
 
+// Plans the loss of a rank's classes. The parts of all ranks are in the workspace.
+PlannedNode PlanSplitCrossEntropy(const CpuNode& n, int64_t ranks) {
+  const int64_t part = n.rows(0) * kernels::kCrossEntropyParts;  // floats of a rank
+  PlannedNode plan{.is_collective = true,
+                   .workspace_bytes = ranks * part * static_cast<int64_t>(sizeof(float))};
+  plan.prepare = Call([loss = CrossEntropy(n), name = n.node->name(), ranks, part](
+                          const NodeMemory& m, const RunNumbers& numbers) -> absl::Status {
+    Communicator* const communicator = numbers.tensor_parallel;
+    CHECK(communicator != nullptr && communicator->world_size() == ranks)
+        << "a loss that " << ranks << " ranks share";
+    // All ranks have the same targets, so all return here or none.
+    RETURN_IF_ERROR(CheckTargets(name, Ids(m, 1), loss.shape()));
+    float* const all = Workspace(m);
+    float* const own = all + communicator->rank() * part;
+    kernels::SoftmaxCrossEntropyParts(own, Input(m, 0), Ids(m, 1), loss.shape());
+    RETURN_IF_ERROR(communicator->AllGather(absl::MakeConstSpan(own, part),
+                                            absl::MakeSpan(all, ranks * part),
+                                            /*stream=*/nullptr));
+    const auto factor = static_cast<float>(loss.RowWeight(Ids(m, 1), numbers));
+    kernels::MergeSoftmaxCrossEntropy(Output(m), Output(m, 1), all, ranks, Ids(m, 1), factor,
+                                      loss.shape());
+    return absl::OkStatus();
+  });
+  return plan;
+}
+
 PlannedNode PlanSoftmaxCrossEntropy(const CpuNode& n) {
+  const int64_t ranks = IntegerAttribute(*n.node, "ranks");
+  if (ranks > 1) return PlanSplitCrossEntropy(n, ranks);
   return {.prepare = Call([loss = CrossEntropy(n), name = n.node->name()](
                               const NodeMemory& m, const RunNumbers& numbers) {
             absl::Status in_range = CheckTargets(name, Ids(m, 1), loss.shape());

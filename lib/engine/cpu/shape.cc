@@ -297,25 +297,30 @@ PlannedNode PlanTopKGrad(const CpuNode& n) {
           })};
 }
 
-kernels::EmbeddingShape EmbeddingShapeOf(const TensorType& ids, const TensorType& table) {
-  return {.rows = ids.elements(), .vocabulary = table.shape[0], .channels = table.shape[1]};
+kernels::EmbeddingShape EmbeddingShapeOf(const v1::Node& node, const TensorType& ids,
+                                         const TensorType& table) {
+  kernels::EmbeddingShape shape{
+      .rows = ids.elements(), .vocabulary = table.shape[0], .channels = table.shape[1]};
+  if (HasAttribute(node, "whole")) shape.first = IntegerAttribute(node, "first");
+  return shape;
 }
 
 PlannedNode PlanEmbedding(const CpuNode& n) {
-  return {.prepare = Call([shape = EmbeddingShapeOf(n.inputs[0], n.inputs[1]),
+  return {.prepare = Call([shape = EmbeddingShapeOf(*n.node, n.inputs[0], n.inputs[1]),
+                           whole = PartAttributes(*n.node, n.inputs[1].shape[0]).whole,
                            name = n.node->name()](const NodeMemory& m) {
-            absl::Status in_range = CheckIds(name, Ids(m, 0), shape.rows, 0, shape.vocabulary);
+            absl::Status in_range = CheckIds(name, Ids(m, 0), shape.rows, 0, whole);
             if (in_range.ok()) kernels::Embedding(Output(m), Ids(m, 0), Input(m, 1), shape);
             return in_range;
           })};
 }
 
 PlannedNode PlanEmbeddingGrad(const CpuNode& n) {
-  return {
-      .shape_only = {2},
-      .prepare = Call([shape = EmbeddingShapeOf(n.inputs[1], n.outputs[0])](const NodeMemory& m) {
-        kernels::EmbeddingGrad(Output(m), Input(m, 0), Ids(m, 1), shape);
-      })};
+  return {.shape_only = {2},
+          .prepare = Call(
+              [shape = EmbeddingShapeOf(*n.node, n.inputs[1], n.outputs[0])](const NodeMemory& m) {
+                kernels::EmbeddingGrad(Output(m), Input(m, 0), Ids(m, 1), shape);
+              })};
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "glog/logging.h"
 #include "kernels/cuda/movement.h"
 #include "lib/engine/cuda/binding.h"
+#include "lib/graph/attributes.h"
 #include "lib/graph/dtype.h"
 #include "lib/status/status.h"
 
@@ -119,6 +120,10 @@ absl::StatusOr<PlannedNode> CudaKernels::Plan(const TypedNode& node) {
   const auto planner = table_.find(node.node->op());
   if (planner == table_.end()) {
     return absl::InvalidArgumentError("the op has no kernel on the CUDA device");
+  }
+  if (HasAttribute(*node.node, "whole")) {
+    return absl::InvalidArgumentError(
+        "the op has no kernel for a part of a tensor on a CUDA device");
   }
   RETURN_IF_ERROR(CheckRanks(node.inputs));
   RETURN_IF_ERROR(CheckRanks(node.outputs));

@@ -134,10 +134,15 @@ double Chance(const Call& call, uint64_t position) {
 
 std::vector<Tensor> Dropout(const Call& call) {
   const double rate = call.Number("rate", 0);
-  const int64_t sample = Elements(call[0].shape) / call.samples;
-  uint64_t position = call.run.first_position * sample;
+  const int64_t columns = call[0].shape.empty() ? 1 : call[0].last();
+  const int64_t whole = call.Integer("whole", columns), first = call.Integer("first", 0);
+  const int64_t sample = Elements(call[0].shape) / columns * whole / call.samples;
+  const uint64_t start = call.run.first_position * sample;
+  int64_t i = 0;
   return {Generate(call[0].shape, [&](const Index& index) {
-    return Chance(call, position++) < static_cast<float>(rate) ? 0 : call[0](index) / (1 - rate);
+    const uint64_t position = start + i / columns * whole + first + i % columns;
+    ++i;
+    return Chance(call, position) < static_cast<float>(rate) ? 0 : call[0](index) / (1 - rate);
   })};
 }
 

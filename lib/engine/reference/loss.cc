@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "glog/logging.h"
 #include "lib/engine/reference/operators.h"
 #include "lib/engine/reference/tensor.h"
@@ -32,8 +33,24 @@ double CountedRows(const Call& call) {
   return static_cast<double>(call.run.counted_targets[input - call.graph.inputs().begin()]);
 }
 
-std::vector<Tensor> SoftmaxCrossEntropy(const Call& call) {
-  const Tensor &logits = call[0], &target = call[1];
+// Returns the logits of all classes, which the ranks have in parts.
+Tensor AllLogits(absl::Span<const Call> ranks) {
+  Tensor all = ranks[0][0];
+  for (size_t rank = 1; rank < ranks.size(); ++rank) {
+    const Tensor &left = all, &right = ranks[rank][0];
+    Shape shape = left.shape;
+    shape.back() += right.last();
+    all = Generate(shape, [&](Index index) {
+      if (index.back() < left.last()) return left(index);
+      index.back() -= left.last();
+      return right(index);
+    });
+  }
+  return all;
+}
+
+std::vector<Tensor> LossOf(const Call& call, const Tensor& logits) {
+  const Tensor& target = call[1];
   const int64_t classes = logits.last();
   const double smoothing = call.Number("label_smoothing", 0);
   Tensor lse = Zeros(target.shape);
@@ -54,6 +71,15 @@ std::vector<Tensor> SoftmaxCrossEntropy(const Call& call) {
   }
   const double counted = CountedRows(call);
   return {Scalar(counted == 0 ? 0 : call.Number("weight", 1) * sum / counted), lse};
+}
+
+std::vector<std::vector<Tensor>> SoftmaxCrossEntropy(absl::Span<const Call> ranks) {
+  const bool is_split = ranks[0].Integer("ranks", 1) > 1;
+  std::vector<std::vector<Tensor>> outputs;
+  for (const Call& call : ranks) {
+    outputs.push_back(LossOf(call, is_split ? AllLogits(ranks) : call[0]));
+  }
+  return outputs;
 }
 
 // Returns the mean of term(output, target) over the elements of the global batch.
@@ -100,12 +126,15 @@ std::vector<Tensor> CorrectCount(const Call& call) {
 }  // namespace
 
 void AddLosses(Operators& operators) {
-  operators["SoftmaxCrossEntropy"] = SoftmaxCrossEntropy;
   operators["SigmoidCrossEntropy"] = SigmoidCrossEntropy;
   operators["MeanSquaredError"] = MeanSquaredError;
   operators["BatchShare"] = BatchShare;
   operators["TotalLoss"] = TotalLoss;
   operators["CorrectCount"] = CorrectCount;
+}
+
+void AddSplitLosses(CollectiveOperators& operators) {
+  operators["SoftmaxCrossEntropy"] = SoftmaxCrossEntropy;
 }
 
 }  // namespace muster::reference

@@ -59,6 +59,7 @@ void AddShapeOperators(Operators& operators);
 void AddAttention(Operators& operators);
 void AddRecurrences(Operators& operators);
 void AddLosses(Operators& operators);
+void AddSplitLosses(CollectiveOperators& operators);
 void AddCollectives(CollectiveOperators& operators);
 
 }  // namespace muster::reference

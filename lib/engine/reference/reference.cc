@@ -37,6 +37,7 @@ const CollectiveOperators& AllCollectives() {
   static const CollectiveOperators& operators = *[] {
     auto* all = new CollectiveOperators;
     AddCollectives(*all);
+    AddSplitLosses(*all);
     return all;
   }();
   return operators;

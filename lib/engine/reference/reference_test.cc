@@ -281,5 +281,49 @@ TEST(ReferenceTest, RanksMeetAtTheirCollectives) {
   }
 }
 
+// Each rank has some of the rows of a table that is also the classifier, and some of the columns
+// that are dropped.
+TEST(ReferenceTest, RanksOfATableGiveWhatTheWholeGives) {
+  const auto graph_of = [](int64_t first, int64_t rows, bool is_part) {
+    Sketch sketch;
+    const std::string x = sketch.Ids("x", {2}), target = sketch.Ids("target", {2});
+    const std::string table = sketch.Parameter("table", {rows, 3});
+    SketchAttributes part, loss = {{"label_smoothing", 0.25}};
+    if (is_part) {
+      part = {{"first", static_cast<int>(first)}, {"whole", 7}};
+      loss.insert(loss.end(), part.begin(), part.end());
+      loss.push_back({"ranks", 2});
+    }
+    sketch.Add("rows", "Embedding", {x, table}, part);
+    sketch.Add("y", is_part ? "AllReduce" : "Relu", {"rows"});
+    SketchAttributes dropout = {{"rate", 0.5}, {"salt", 3}};
+    dropout.insert(dropout.end(), part.begin(), part.end());
+    sketch.Add("logits", "Linear", {"y", table});
+    sketch.Add("dropped", "Dropout", {"logits"}, dropout);
+    sketch.Loss("SoftmaxCrossEntropy", "dropped", target, loss);
+    return sketch.graph;
+  };
+  Tensor table = Map(Wave({7, 3}, 1), [](double x) { return std::abs(x); });
+  const Tensors inputs = {{"x", Ids({2, 2}, {6, 0, 3, 2})}, {"target", Ids({2, 2}, {5, 2, 0, 3})}};
+  Tensors given = inputs;
+  given["table"] = table;
+  const v1::Graph whole = graph_of(0, 7, false);
+  const Tensors expected = Evaluate(whole, given);
+
+  std::vector<v1::Graph> graphs = {graph_of(0, 3, true), graph_of(3, 4, true)};
+  std::vector<Tensors> parts = {inputs, inputs};
+  parts[0]["table"] = {.shape = {3, 3}, .values = {table.values.begin(), table.values.begin() + 9}};
+  parts[1]["table"] = {.shape = {4, 3}, .values = {table.values.begin() + 9, table.values.end()}};
+  const std::vector<Tensors> tensors = EvaluateRanks(graphs, parts);
+  for (const Tensors& rank : tensors) {
+    EXPECT_EQ(rank.at("y").values, expected.at("y").values);
+    EXPECT_NEAR(rank.at(whole.loss()).values[0], expected.at(whole.loss()).values[0], 1e-12);
+  }
+  for (int64_t row = 0; row < 4; ++row) {
+    EXPECT_EQ(tensors[1].at("dropped").values[row * 4 + 2],
+              expected.at("dropped").values[row * 7 + 5]);
+  }
+}
+
 }  // namespace
 }  // namespace muster::reference::reference_test

@@ -228,8 +228,10 @@ std::vector<Tensor> Embedding(const Call& call) {
   Shape shape = ids.shape;
   shape.push_back(table.last());
   return {Generate(shape, [&](const Index& index) {
-    const auto row = static_cast<int64_t>(ids(Index(index.begin(), index.end() - 1)));
-    return table({row, index.back()});
+    const auto id = static_cast<int64_t>(ids(Index(index.begin(), index.end() - 1)));
+    const int64_t row = id - call.Integer("first", 0);
+    // Another rank of a split graph has the rows outside.
+    return row >= 0 && row < table.shape[0] ? table({row, index.back()}) : 0.0;
   })};
 }
 

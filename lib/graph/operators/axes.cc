@@ -30,4 +30,17 @@ absl::Status CheckAxes(const v1::Node& node, int64_t rank) {
       absl::StrCat("attribute 'axes' names dimension ", *twice, " twice"));
 }
 
+std::vector<AttributeRule> PartRules() {
+  constexpr double kSizeMax = 2147483647.0;
+  return {Integer("first").Default(0).Within(0, kSizeMax),
+          Integer("whole").Optional().Within(1, kSizeMax)};
+}
+
+absl::Status CheckPart(const v1::Node& node, int64_t own) {
+  const DimensionPart part = PartAttributes(node, own);
+  if (part.first + own <= part.whole) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the part of ", own, " elements from ", part.first,
+                                                 " on is not inside the whole of ", part.whole));
+}
+
 }  // namespace muster

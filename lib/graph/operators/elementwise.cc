@@ -1,7 +1,10 @@
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "lib/graph/operators/axes.h"
 #include "lib/graph/operators/broadcast.h"
 #include "lib/graph/operators/families.h"
 #include "lib/status/status.h"
@@ -117,12 +120,18 @@ absl::Status RelateWhere(const v1::Node&, Dimensions& dimensions) {
   return dimensions.Bind("...y", y);
 }
 
+absl::Status CheckLastPart(const v1::Node& node, Dimensions& dimensions) {
+  const std::vector<int64_t>& shape = dimensions.Run("...");
+  return CheckPart(node, shape.empty() ? 1 : shape.back());
+}
+
 }  // namespace
 
 std::vector<Operator> ElementwiseOperators() {
   const std::vector<AttributeRule> to = {Word("to").OneOf({"f32", "bf16", "f16", "i32"})};
-  const std::vector<AttributeRule> dropout = {Number("rate").Within(0, 0.999),
-                                              Integer("salt").Within(0, 2147483647.0)};
+  std::vector<AttributeRule> dropout = {Number("rate").Within(0, 0.999),
+                                        Integer("salt").Within(0, 2147483647.0)};
+  for (AttributeRule& rule : PartRules()) dropout.push_back(std::move(rule));
   std::vector<Operator> operators = {
       {.name = "Neg",
        .inputs = {"x E[...]"},
@@ -159,11 +168,13 @@ std::vector<Operator> ElementwiseOperators() {
        .inputs = {"x T[...]"},
        .outputs = {"y T[...]"},
        .attributes = dropout,
+       .relate = CheckLastPart,
        .gradients = {{"DropoutGrad", {"dy"}, {"x"}}}},
       {.name = "DropoutGrad",
        .inputs = {"dy T[...]"},
        .outputs = {"dx T[...]"},
-       .attributes = dropout},
+       .attributes = dropout,
+       .relate = CheckLastPart},
       {.name = "Accumulate", .inputs = {"x* T[...]"}, .outputs = {"y T[...]"}},
   };
   AddUnaries(operators);

@@ -1,10 +1,15 @@
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "lib/graph/operators/axes.h"
 #include "lib/graph/operators/families.h"
 
 namespace muster {
 namespace {
+
+constexpr double kRanksMax = 1024;
 
 // Returns a loss per element, with a target in f32, and its gradient op.
 std::vector<Operator> ElementLoss(absl::string_view name, absl::string_view gradient,
@@ -22,23 +27,32 @@ std::vector<Operator> ElementLoss(absl::string_view name, absl::string_view grad
            .attributes = attributes}};
 }
 
+absl::Status CheckClasses(const v1::Node& node, Dimensions& dimensions) {
+  return CheckPart(node, dimensions["class"]);
+}
+
 }  // namespace
 
 std::vector<Operator> LossOperators() {
   const AttributeRule ignore_index =
       Integer("ignore_index").Optional().Within(-2147483648.0, 2147483647.0);
-  const std::vector<AttributeRule> cross_entropy = {
+  std::vector<AttributeRule> cross_entropy_grad = {
       Number("label_smoothing").Default(0).Within(0, 1), ignore_index, Number("weight").Default(1)};
+  for (AttributeRule& rule : PartRules()) cross_entropy_grad.push_back(std::move(rule));
+  std::vector<AttributeRule> cross_entropy = cross_entropy_grad;
+  cross_entropy.push_back(Integer("ranks").Default(1).Within(1, kRanksMax));
   std::vector<Operator> operators = {
       {.name = "SoftmaxCrossEntropy",
        .inputs = {"logits T[..., class]", "target i32[...]"},
        .outputs = {"loss f32[]", "lse f32[...]"},
        .attributes = cross_entropy,
+       .relate = CheckClasses,
        .gradients = {{"SoftmaxCrossEntropyGrad", {"logits", "target", "lse"}, {"logits"}}}},
       {.name = "SoftmaxCrossEntropyGrad",
        .inputs = {"logits T[..., class]", "target i32[...]", "lse f32[...]"},
        .outputs = {"dlogits T[..., class]"},
-       .attributes = cross_entropy},
+       .attributes = cross_entropy_grad,
+       .relate = CheckClasses},
       {.name = "BatchShare",
        .inputs = {"x f32[]"},
        .outputs = {"y f32[]"},

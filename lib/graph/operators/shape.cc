@@ -279,6 +279,10 @@ absl::Status RelateConstant(const v1::Node& node, Dimensions& dimensions) {
   return CheckConstantElements(node, dimensions.Run("...y"));
 }
 
+absl::Status CheckTablePart(const v1::Node& node, Dimensions& dimensions) {
+  return CheckPart(node, dimensions["vocabulary"]);
+}
+
 using Relation = absl::Status (*)(const v1::Node&, Dimensions&);
 
 // Returns an op that moves the elements of one input to one output.
@@ -431,10 +435,14 @@ std::vector<Operator> ShapeOperators() {
       {.name = "Embedding",
        .inputs = {"ids i32[...]", "table T[vocabulary, channel]"},
        .outputs = {"y T[..., channel]"},
+       .attributes = PartRules(),
+       .relate = CheckTablePart,
        .gradients = {{"EmbeddingGrad", {"dy", "ids", "table"}, {"table"}}}},
       {.name = "EmbeddingGrad",
        .inputs = {"dy T[..., channel]", "ids i32[...]", "table(shape) T[vocabulary, channel]"},
-       .outputs = {"dtable T[vocabulary, channel]"}},
+       .outputs = {"dtable T[vocabulary, channel]"},
+       .attributes = PartRules(),
+       .relate = CheckTablePart},
 
       {.name = "SampleIndex", .inputs = {"like(shape) A[batch, ...]"}, .outputs = {"y i32[batch]"}},
       {.name = "Constant",
