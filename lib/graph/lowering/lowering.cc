@@ -9,6 +9,7 @@
 #include "lib/graph/lowering/precision.h"
 #include "lib/graph/lowering/recomputation.h"
 #include "lib/graph/shape_inference.h"
+#include "lib/graph/tensor_parallel/split.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -17,12 +18,32 @@ namespace {
 // The batch for which passes compare shapes. It is not 1, because a batch of 1 would broadcast.
 constexpr int64_t kBatch = 2;
 
-// Lowers attention and precision, which must come before differentiation.
-absl::StatusOr<v1::Graph> LowerForward(v1::Graph graph, const LoweringOptions& options) {
+absl::StatusOr<v1::Graph> WithFusedAttention(v1::Graph graph, const LoweringOptions& options) {
   if (options.fuse) {
     ASSIGN_OR_RETURN(const TensorTypes types, InferTypes(graph, kBatch));
     FuseAttention(types, graph);
   }
+  return graph;
+}
+
+// Returns the rank's part of the graph in training form. Only fused attention can be divided.
+absl::StatusOr<SplitGraph> Split(const v1::Graph& forward, const LoweringOptions& options) {
+  ASSIGN_OR_RETURN(const v1::Graph graph, WithFusedAttention(forward, options));
+  ASSIGN_OR_RETURN(const TensorTypes types, InferTypes(graph, kBatch));
+  return SplitTensors(graph, types, options.tensor_parallel);
+}
+
+// Evaluation splits the training form, too. Otherwise attention without its dropout would be fused
+// and divided, and need other slices of the parameters than training.
+absl::StatusOr<v1::Graph> SplitForward(const v1::Graph& forward, const LoweringOptions& options) {
+  if (options.tensor_parallel.degree == 1) return forward;
+  ASSIGN_OR_RETURN(SplitGraph split, Split(forward, options));
+  return std::move(split.graph);
+}
+
+// Lowers attention and precision, which must come before differentiation.
+absl::StatusOr<v1::Graph> LowerForward(v1::Graph whole, const LoweringOptions& options) {
+  ASSIGN_OR_RETURN(v1::Graph graph, WithFusedAttention(std::move(whole), options));
   switch (options.precision) {
     case v1::BF16:
       return LowerPrecision(graph, v1::DTYPE_BF16);
@@ -45,15 +66,31 @@ absl::StatusOr<v1::Graph> Finish(v1::Graph graph, const LoweringOptions& options
 }  // namespace
 
 absl::StatusOr<v1::Graph> TrainingGraph(const v1::Graph& forward, const LoweringOptions& options) {
-  ASSIGN_OR_RETURN(const v1::Graph lowered, LowerForward(forward, options));
+  ASSIGN_OR_RETURN(v1::Graph own, SplitForward(forward, options));
+  ASSIGN_OR_RETURN(const v1::Graph lowered, LowerForward(std::move(own), options));
   ASSIGN_OR_RETURN(v1::Graph graph, Differentiate(lowered));
   if (options.recompute) graph = Recompute(lowered, graph);
   return Finish(std::move(graph), options);
 }
 
 absl::StatusOr<v1::Graph> InferenceGraph(const v1::Graph& forward, const LoweringOptions& options) {
-  ASSIGN_OR_RETURN(v1::Graph lowered, LowerForward(InferenceForm(forward), options));
+  ASSIGN_OR_RETURN(const v1::Graph own, SplitForward(forward, options));
+  ASSIGN_OR_RETURN(v1::Graph lowered, LowerForward(InferenceForm(own), options));
   return Finish(std::move(lowered), options);
+}
+
+absl::StatusOr<std::vector<ParameterSlice>> ParameterSlices(const v1::Graph& forward,
+                                                            const LoweringOptions& options) {
+  if (options.tensor_parallel.degree > 1) {
+    ASSIGN_OR_RETURN(SplitGraph split, Split(forward, options));
+    return std::move(split.slices);
+  }
+  ASSIGN_OR_RETURN(const TensorTypes types, InferTypes(forward, kBatch));
+  std::vector<ParameterSlice> slices;
+  for (const v1::Parameter& parameter : forward.parameters()) {
+    slices.push_back({.run_elements = types.at(parameter.name()).elements()});
+  }
+  return slices;
 }
 
 }  // namespace muster
