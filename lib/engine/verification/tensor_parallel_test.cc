@@ -19,6 +19,8 @@
 #include "kernels/philox.h"
 #include "lib/collective/communicator.h"
 #include "lib/collective/shared_memory_communicator.h"
+#include "lib/engine/backends/backends.h"
+#include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/reference/reference.h"
 #include "lib/engine/reference/tensor.h"
@@ -492,6 +494,28 @@ TEST(TensorParallelModelTest, DropoutOfPartsHasOneDevicesMask) {
   const Results whole = RunOn(s.graph, given, 1).results;
   for (int degree : {2, 4}) {
     ExpectClose(s.graph, RunOn(s.graph, given, degree).results, whole, 1e-5);
+  }
+}
+
+// Of each token, a device of t has 4 + 12 / t values of a channel in a layer, and the logits. Their
+// gradient takes their memory, except in a whole graph, which has the logits as an output. One of
+// the tied table's two gradients is in the arena.
+TEST(TensorParallelModelTest, ARankNeedsTheMemoryOfItsParts) {
+  constexpr double kTokens = 4 * 1024, kLayers = 12, kWidth = 768, kWords = 50257;
+  v1::ModelSpec spec;
+  spec.mutable_zoo()->set_name("gpt2");
+  const v1::Graph graph = BuildModel(spec).value();
+  const auto device = CreateDevice("cpu", /*threads=*/1).value();
+  for (int degree : {1, 2, 4}) {
+    const v1::Graph training =
+        TrainingGraph(graph, {.tensor_parallel = {.degree = degree}}).value();
+    const Executor::MemoryNeed need =
+        MemoryNeedOf(training, {.batch = 4, .device = device.get()}).value();
+    const double logits = degree == 1 ? 2 : 1;
+    const double values =
+        kTokens * (kLayers * kWidth * (4 + 12.0 / degree) + logits * kWords / degree) +
+        kWords * kWidth / degree;
+    EXPECT_NEAR(need.arena_bytes, 4 * values, 0.05 * 4 * values) << degree;
   }
 }
 

@@ -22,7 +22,7 @@ using TensorSplits = absl::flat_hash_map<std::string, DividedTensor>;
 
 // Divides these parts of a graph, and nothing else:
 //
-// - Two linear layers with elementwise ops or attention between them. The first is divided along
+// - Two linear layers with elementwise ops or attention in between. The first is divided along
 //   its outputs, attention by heads, the second along its inputs.
 //     Source: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3.
 // - An Embedding with at least as many rows as columns in its table, by rows. A smaller table is
