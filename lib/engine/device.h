@@ -58,6 +58,12 @@ class Device {
   // the CPU. Returns INTERNAL, reason "DEVICE_LOST", if the process has lost the GPU (see
   // Executor::Run).
   virtual absl::Status Use() const { return absl::OkStatus(); }
+
+  // Keeps the calling thread on the processors next to the device, so that memory that it touches
+  // first lies next to the device. Gives the device's collective operations priority over its
+  // computation. A no-op on the CPU. Returns an error if one of the two is not possible; the device
+  // works without them. Call it before executors exist.
+  virtual absl::Status PlaceNearby() { return absl::OkStatus(); }
 };
 
 }  // namespace muster

@@ -37,6 +37,11 @@ std::vector<SampleRange> MicroBatchesOf(SampleRange share, int64_t limit, int de
 absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Options options) {
   auto lane = std::unique_ptr<DeviceLane>(new DeviceLane(std::move(options)));
   ASSIGN_OR_RETURN(lane->device_, CreateDevice(lane->options_.device, lane->options_.threads));
+  if (lane->options_.place_nearby) {
+    const absl::Status placed = lane->device_->PlaceNearby();
+    LOG_IF(WARNING, !placed.ok()) << lane->device_->name()
+                                  << ": cannot do all of --place_gpus: " << placed.message();
+  }
   // The thread that drives a GPU only waits for values and launches kernels. Short time slices let
   // it run soon after it wakes up.
   if (!lane->device_->is_cpu()) AskForShortSlices();

@@ -57,6 +57,7 @@ class DeviceLane : private ParameterFlow {
     int index = 0;       // among the worker's devices
     std::string device;  // for example "cpu", see CreateDevice
     int threads = 1;
+    bool place_nearby = false;  // whether to call Device::PlaceNearby()
     std::shared_ptr<const LaneGraphs> graphs;
     v1::TrainingSpec training;
     int64_t batch_size = 0;      // global

@@ -46,6 +46,9 @@ ABSL_FLAG(std::string, devices, "cpu",
 ABSL_FLAG(
     int, threads_per_device, 0,
     "threads of the math libraries on a CPU device; 0: (usable cores - 1) / devices, at least 1");
+ABSL_FLAG(bool, place_gpus, false,
+          "keep the thread and the memory of each GPU on its NUMA node, and give the collective "
+          "operations of several GPUs priority; the gain was never measured");
 ABSL_FLAG(
     double, peak_flops, 0,
     "peak FLOP/s of a device in the precision of its jobs, for muster_worker_peak_flops; 0: from "
@@ -226,6 +229,7 @@ int Main() {
   Worker worker({.member = name,
                  .devices = devices,
                  .threads_per_device = threads,
+                 .place_gpus = absl::GetFlag(FLAGS_place_gpus),
                  .peak_flops = absl::GetFlag(FLAGS_peak_flops),
                  .transport = *transport,
                  .coordinator = *coordinator,

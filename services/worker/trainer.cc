@@ -174,6 +174,7 @@ absl::Status Trainer::Open() {
         .index = i,
         .device = options_.devices[i],
         .threads = options_.threads_per_device,
+        .place_nearby = options_.place_gpus,
         .graphs = graphs,
         .training = plan.spec().training(),
         .batch_size = plan.spec().data().batch_size(),
@@ -326,11 +327,19 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Continue(std::unique_ptr<Train
   return before;
 }
 
+// Runs `task` on the thread of the first device, which touches the memory that it allocates.
+absl::Status Trainer::OnFirstDevice(absl::FunctionRef<absl::Status()> task) {
+  return team_->Run([&](int i) { return i == 0 ? task() : absl::OkStatus(); });
+}
+
 // GPUs share one host buffer for the gradients, and each fills its slices. Every other device has a
 // buffer of its own.
 absl::Status Trainer::AllocateMemory() {
-  ASSIGN_OR_RETURN(parameters_,
-                   TensorSlab::Create(lanes_[0]->device(), options_.plan->graph(), layout_));
+  RETURN_IF_ERROR(OnFirstDevice([&]() -> absl::Status {
+    ASSIGN_OR_RETURN(parameters_,
+                     TensorSlab::Create(lanes_[0]->device(), options_.plan->graph(), layout_));
+    return absl::OkStatus();
+  }));
   const bool only_gpus = std::ranges::none_of(
       lanes_, [](const std::unique_ptr<DeviceLane>& lane) { return lane->device().is_cpu(); });
   if (lanes_.size() > 1 && only_gpus) {
@@ -345,7 +354,7 @@ absl::Status Trainer::AllocateMemory() {
   if (gpus_ == nullptr) {
     return team_->Run([&](int i) { return lanes_[i]->Allocate(layout_); });
   }
-  RETURN_IF_ERROR(lanes_[0]->Allocate(layout_));
+  RETURN_IF_ERROR(OnFirstDevice([&] { return lanes_[0]->Allocate(layout_); }));
   return team_->Run([&](int i) {
     if (i > 0) lanes_[i]->ShareGradients(*lanes_[0]);
     return lanes_[i]->JoinPeers(*gpus_, layout_, parameters_->base(), options_.metrics->all());

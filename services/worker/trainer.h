@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -47,7 +48,8 @@ class Trainer : public JobRunner {
     std::vector<std::string> devices;  // devices beyond the number of samples of the share, or of a
                                        // logical worker, stay idle
     int threads_per_device = 1;
-    double peak_flops = 0;  // of each device, FLOP/s; 0: from its datasheet, if known
+    bool place_gpus = false;  // whether to call Device::PlaceNearby()
+    double peak_flops = 0;    // of each device, FLOP/s; 0: from its datasheet, if known
     TransportFactory transport;
     WorkerShard* shard = nullptr;   // this worker's shard, with allreduce; outlives the trainer
     PathRules paths = {};           // the files that a job may name
@@ -140,6 +142,7 @@ class Trainer : public JobRunner {
   double CountEvaluationLabels() const;
   GradientLayout LayOut(const v1::Graph& graph, int devices) const;
   absl::Status AllocateMemory();
+  absl::Status OnFirstDevice(absl::FunctionRef<absl::Status()> task);
   std::vector<bool> NarrowParameters(const LaneGraphs& graphs) const;
   absl::Status MakeExchange();
   absl::Status MakeReduction();

@@ -142,6 +142,7 @@ void Worker::Prepare(const v1::Directive& directive) {
       .rank = Rank(self - plan.workers().begin()),
       .devices = options_.devices,
       .threads_per_device = options_.threads_per_device,
+      .place_gpus = options_.place_gpus,
       .peak_flops = options_.peak_flops,
       .transport = options_.transport,
       .checkpoints = checkpoints_.get(),

@@ -37,7 +37,8 @@ class Worker : public FleetMember {
     std::string member;                // its name in the fleet
     std::vector<std::string> devices;  // for CreateDevice
     int threads_per_device = 1;
-    double peak_flops = 0;  // of each device, FLOP/s; 0: from its datasheet, if known
+    bool place_gpus = false;  // whether to call Device::PlaceNearby()
+    double peak_flops = 0;    // of each device, FLOP/s; 0: from its datasheet, if known
     TransportFactory transport;
     std::optional<CoordinatorTarget> coordinator;       // for checkpoints of allreduce jobs
     std::string checkpoint_root;                        // see CheckpointClient

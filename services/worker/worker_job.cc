@@ -114,6 +114,7 @@ absl::StatusOr<std::unique_ptr<JobRunner>> WorkerJob::MakeTrainer(
       .rank = options_.rank,
       .devices = options_.devices,
       .threads_per_device = options_.threads_per_device,
+      .place_gpus = options_.place_gpus,
       .peak_flops = options_.peak_flops,
       .transport = options_.transport,
       .shard = shard_.get(),

@@ -40,7 +40,8 @@ class WorkerJob {
     Rank rank{};
     std::vector<std::string> devices;
     int threads_per_device = 1;
-    double peak_flops = 0;  // of each device, FLOP/s; 0: from its datasheet, if known
+    bool place_gpus = false;  // whether to call Device::PlaceNearby()
+    double peak_flops = 0;    // of each device, FLOP/s; 0: from its datasheet, if known
     TransportFactory transport;
     CheckpointClient* checkpoints = nullptr;  // both outlive the job; only
     MemoryBudget* budget = nullptr;           // allreduce jobs use them

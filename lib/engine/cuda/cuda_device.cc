@@ -2,12 +2,14 @@
 
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "glog/logging.h"
 #include "kernels/cuda/libraries.h"
+#include "lib/concurrency/numa_node.h"
 #include "lib/engine/cuda/cuda_backend.h"
 #include "lib/engine/cuda/cuda_kernels.h"
 #include "lib/engine/cuda/device_faults.h"
@@ -113,6 +115,15 @@ absl::Status CudaDevice::Open() {
   RETURN_IF_ERROR(StatusOfCudnn(cudnnCreate(&cudnn)));
   cudnn_.reset(cudnn);
   return StatusOfCudnn(cudnnSetStream(cudnn, compute()));
+}
+
+absl::Status CudaDevice::PlaceNearby() {
+  RETURN_IF_ERROR(Drive());
+  ASSIGN_OR_RETURN(collective_, CreateUrgentCudaStream());
+  char bus_id[32] = {};
+  RETURN_IF_ERROR(StatusOf(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), number_)));
+  ASSIGN_OR_RETURN(const std::vector<int> cpus, CpusNextTo(bus_id));
+  return BindThreadTo(cpus);
 }
 
 // Handles must be destroyed on the device where they were created. On a lost device the call only

@@ -28,6 +28,7 @@ class CudaDevice : public Device {
   absl::StatusOr<Memory> Allocate(size_t bytes, absl::string_view what) override;
   absl::StatusOr<std::shared_ptr<void>> PageLock(absl::Span<std::byte> memory) override;
   absl::Status Use() const override { return Drive(); }
+  absl::Status PlaceNearby() override;
 
   // Makes the calling thread drive this device: its CUDA calls go there. Cheap. Returns INTERNAL,
   // reason "DEVICE_LOST", if the process has lost the device.

@@ -1,5 +1,8 @@
+#include <sched.h>
+
 #include <cstddef>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -34,6 +37,23 @@ TEST_F(CudaDeviceTest, LocksPagesOfExistingMemoryUntilTheHandleIsDestroyed) {
   EXPECT_TRUE(device_->PageLock(memory).ok())
       << "the pages were released, and an error does not persist";
   EXPECT_TRUE(device_->PageLock({}).ok());
+}
+
+TEST_F(CudaDeviceTest, PlacedNearbyTheThreadKeepsSomeOfItsProcessors) {
+  std::jthread([this] {
+    cpu_set_t before, after, common;
+    ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+    const absl::Status placed = device_->PlaceNearby();
+    // A container may hide the machine's PCI devices, or all processors next to the GPU.
+    if (absl::IsNotFound(placed) || absl::IsFailedPrecondition(placed)) {
+      GTEST_SKIP() << placed.message();
+    }
+    ASSERT_TRUE(placed.ok()) << placed;
+    ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
+    CPU_AND(&common, &before, &after);
+    EXPECT_TRUE(CPU_EQUAL(&common, &after));
+    EXPECT_GT(CPU_COUNT(&after), 0);
+  }).join();
 }
 
 }  // namespace

@@ -40,6 +40,14 @@ absl::StatusOr<CudaStream> CreateCudaStream() {
   return CudaStream(stream);
 }
 
+absl::StatusOr<CudaStream> CreateUrgentCudaStream() {
+  int lowest = 0, highest = 0;
+  RETURN_IF_ERROR(StatusOf(cudaDeviceGetStreamPriorityRange(&lowest, &highest)));
+  cudaStream_t stream;
+  RETURN_IF_ERROR(StatusOf(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest)));
+  return CudaStream(stream);
+}
+
 absl::StatusOr<CudaEvent> CreateCudaEvent() {
   cudaEvent_t event;
   RETURN_IF_ERROR(

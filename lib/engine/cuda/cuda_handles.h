@@ -42,6 +42,8 @@ using CudaMemory = std::unique_ptr<std::byte[], CudaDestroyer<cudaFree>>;
 absl::StatusOr<CudaMemory> AllocateCudaMemory(int64_t bytes, absl::string_view what);
 
 absl::StatusOr<CudaStream> CreateCudaStream();
+// Creates a stream with the highest priority: its blocks start before waiting blocks of others.
+absl::StatusOr<CudaStream> CreateUrgentCudaStream();
 // Creates an event for ordering and waiting, without timing. A thread that waits for it sleeps.
 absl::StatusOr<CudaEvent> CreateCudaEvent();
 
