@@ -97,7 +97,7 @@ absl::StatusOr<std::unique_ptr<JobRunner>> WorkerJob::MakeExternalLoop(
       .report_soon = options_.report_soon,
   };
   if (auto* const loop = dynamic_cast<ExternalLoop*>(before.get())) {
-    before.release();
+    (void)before.release();
     ASSIGN_OR_RETURN(auto continued,
                      ExternalLoop::Continue(std::unique_ptr<ExternalLoop>(loop), options));
     if (continued != nullptr) return continued;
@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<JobRunner>> WorkerJob::MakeTrainer(
       .stopping = restoring_.get_token(),
   };
   if (auto* const trainer = dynamic_cast<Trainer*>(before.get())) {
-    before.release();
+    (void)before.release();
     ASSIGN_OR_RETURN(auto continued, Trainer::Continue(std::unique_ptr<Trainer>(trainer), options));
     if (continued != nullptr) return continued;
   }
