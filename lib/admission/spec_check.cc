@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iterator>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "lib/checkpoint/folder.h"
 #include "lib/checkpoint/sound_checkpoints.h"
 #include "lib/data/source/dataset_check.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/graph/model/model.h"
 #include "lib/job/job_validation.h"
 #include "lib/limits/limits.h"
@@ -72,6 +74,18 @@ absl::StatusOr<v1::ModelSpec> FindUpload(v1::ModelSpec model, const std::string&
   return model;
 }
 
+// Returns a fault if the devices of a worker cannot divide the model.
+std::optional<FieldFault> DivisionFault(const v1::JobSpec& spec, const v1::Graph& graph) {
+  constexpr char kField[] = "resources.tensor_parallel";
+  const int degree = spec.resources().tensor_parallel();
+  if (degree <= 1 || degree > limits::kTensorParallelMax || spec.model().has_external()) {
+    return std::nullopt;
+  }
+  const auto slices = ParameterSlices(graph, {.tensor_parallel = {.degree = degree}});
+  if (slices.ok()) return std::nullopt;
+  return FieldFault{kField, std::string(slices.status().message())};
+}
+
 std::optional<Model> CheckModel(const v1::JobSpec& spec, const SpecCheckContext& context,
                                 Faults& faults) {
   if (HasFaultUnder(faults, "model")) return std::nullopt;
@@ -85,6 +99,7 @@ std::optional<Model> CheckModel(const v1::JobSpec& spec, const SpecCheckContext&
     return std::nullopt;
   }
   if (auto fault = GraphSizeFault(spec.model(), model->graph)) faults.push_back(*std::move(fault));
+  if (auto fault = DivisionFault(spec, model->graph)) faults.push_back(*std::move(fault));
   if (HasFaultUnder(faults, "chunk_bytes")) return *std::move(model);
   if (auto fault = ChunkCountFault(spec, model->graph)) faults.push_back(*std::move(fault));
   return *std::move(model);

@@ -56,6 +56,15 @@ TEST_F(SpecCheckTest, DataThatAreMissingAreAFault) {
   EXPECT_EQ(FaultsOf(refused)[0].field, "data.csv.path");
 }
 
+TEST_F(SpecCheckTest, AModelThatTheDevicesCannotDivideIsAFault) {
+  spec_.mutable_resources()->set_tensor_parallel(2);
+  const absl::Status refused = CheckSpec(spec_, {}).status();
+  ASSERT_EQ(FaultsOf(refused).size(), 1u) << refused;
+  EXPECT_EQ(FaultsOf(refused)[0].field, "resources.tensor_parallel");
+  EXPECT_THAT(FaultsOf(refused)[0].description,
+              HasSubstr("the model has no part that 2 tensor-parallel devices can share"));
+}
+
 TEST_F(SpecCheckTest, StorageThatIsAwayIsAWarning) {
   // No file opens without a descriptor, as with a network volume that does not answer.
   rlimit before;

@@ -70,6 +70,18 @@ void CheckReplication(const v1::JobSpec& spec, FieldChecks& faults) {
   }
 }
 
+// Checks resources.tensor_parallel. CheckSpec() checks that the model can be divided.
+void CheckTensorParallel(const v1::JobSpec& spec, FieldChecks& faults) {
+  constexpr char kField[] = "resources.tensor_parallel";
+  const int degree = spec.resources().tensor_parallel();
+  if (!faults.InRange<int64_t>(kField, degree, 0, limits::kTensorParallelMax)) return;
+  if (degree > 1 && spec.model().has_external()) {
+    faults.Add(kField,
+               "not with model.external: the program divides its model among its GPUs itself; "
+               "remove it");
+  }
+}
+
 void CheckResources(const v1::JobSpec& spec, FieldChecks& faults) {
   const v1::ResourceSpec& resources = spec.resources();
   const v1::WorkerCount& workers = resources.workers();
@@ -79,6 +91,7 @@ void CheckResources(const v1::JobSpec& spec, FieldChecks& faults) {
     faults.Add("resources.workers.max",
                absl::StrCat("must be at least min = ", workers.min(), " (is ", workers.max(), ")"));
   }
+  CheckTensorParallel(spec, faults);
   CheckReplication(spec, faults);
   if (spec.sync().mode() == v1::ALLREDUCE && resources.ps() != 0) {
     faults.Add("resources.ps", absl::StrCat("sync.mode allreduce has none (is ", resources.ps(),

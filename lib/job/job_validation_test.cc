@@ -538,6 +538,18 @@ TEST(JobValidationTest, ReplicationNeedsTwoPsAndOneVersionOfAllShards) {
             "resources.ps_replication: must be between 0 and 2 (is 3)");
 }
 
+TEST(JobValidationTest, TensorParallelIsANumberOfDevices) {
+  for (const int degree : {-1, 65}) {
+    EXPECT_EQ(
+        FaultAfter(
+            [=](v1::JobSpec& spec) { spec.mutable_resources()->set_tensor_parallel(degree); }),
+        absl::StrCat("resources.tensor_parallel: must be between 0 and 64 (is ", degree, ")"));
+  }
+  v1::JobSpec good = GoodSpec();
+  good.mutable_resources()->set_tensor_parallel(64);
+  EXPECT_THAT(ValidateJobSpec(good), ::testing::IsEmpty());
+}
+
 TEST(JobValidationTest, LocalSgdIsCheckpointedWhenItsWorkersAgree) {
   EXPECT_EQ(FaultAfter([](v1::JobSpec& spec) {
               spec.mutable_sync()->set_mode(v1::LOCAL_SGD);
@@ -643,6 +655,9 @@ TEST(JobValidationTest, AnExternalModelExcludesWhatItsProgramDoes) {
   EXPECT_THAT(ExternalFaultAfter(
                   [](v1::JobSpec& spec) { spec.mutable_training()->set_precision(v1::BF16); }),
               HasSubstr("training.precision: only fp32 with model.external: the program chooses"));
+  EXPECT_THAT(ExternalFaultAfter(
+                  [](v1::JobSpec& spec) { spec.mutable_resources()->set_tensor_parallel(2); }),
+              HasSubstr("resources.tensor_parallel: not with model.external: the program divides"));
   EXPECT_THAT(ExternalFaultAfter(
                   [](v1::JobSpec& spec) { spec.mutable_training()->set_micro_batch_size(2); }),
               HasSubstr("training.micro_batch_size: not with model.external"));
@@ -823,6 +838,7 @@ TEST(JobValidationTest, FillsEveryDocumentedDefault) {
   EXPECT_EQ(spec.resources().workers().max(), 1);
   EXPECT_EQ(spec.resources().ps(), 1);
   EXPECT_EQ(spec.resources().ps_replication(), 1);
+  EXPECT_EQ(spec.resources().tensor_parallel(), 1);
   EXPECT_EQ(spec.checkpoint().keep_last(), 3);
   EXPECT_EQ(spec.checkpoint().every().seconds(), 300);
   EXPECT_EQ(spec.restart().max_restarts(), 10);

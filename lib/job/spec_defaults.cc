@@ -153,6 +153,7 @@ void FillDefaults(v1::JobSpec& spec) {
   if (spec.resources().ps_replication() == 0 && spec.sync().mode() != v1::ALLREDUCE) {
     spec.mutable_resources()->set_ps_replication(1);
   }
+  if (spec.resources().tensor_parallel() == 0) spec.mutable_resources()->set_tensor_parallel(1);
   // The order of samples must not depend on `max` if the job has logical workers.
   if (spec.has_data()) {
     FillData(*spec.mutable_data(), std::max(workers.max(), workers.logical()));

@@ -143,6 +143,8 @@ inline constexpr int64_t kStepsMax = 1'000'000'000'000;
 // Workers of a job. A rank has 16 bits on the wire, which is more than enough.
 inline constexpr int kWorkersMax = 1024;
 inline constexpr int kPsMax = 1024;
+// Devices of a worker that share a copy of a model.
+inline constexpr int kTensorParallelMax = 64;
 // Per ps.
 inline constexpr int kShardThreadsMax = 256;
 inline constexpr int64_t kChunkBytesMin = 1 << 10;

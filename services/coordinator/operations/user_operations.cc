@@ -392,6 +392,7 @@ absl::StatusOr<v1::Job> UserOperations::ResumeJob(const v1::ResumeJobRequest& re
     ASSIGN_OR_RETURN(v1::Job job, GetJob(request.name()));
     v1::JobSpec& spec = *job.mutable_spec();
     const int was = spec.resources().workers().logical();
+    const int degree = spec.resources().tensor_parallel();
     *spec.mutable_resources() = request.resources();
     // Checked first, because `max` may be valid only with the former number.
     if (const int is = spec.resources().workers().logical(); is != was) {
@@ -399,6 +400,14 @@ absl::StatusOr<v1::Job> UserOperations::ResumeJob(const v1::ResumeJobRequest& re
                               absl::StrCat("cannot change (was ", was, ", is ", is,
                                            "): submit a job with checkpoint.resume_from")}});
     }
+    // Unset: a client that does not know the field changes something else.
+    const int next = spec.resources().tensor_parallel();
+    if (next != 0 && next != degree) {
+      return FaultsToStatus({{"resources.tensor_parallel",
+                              absl::StrCat("cannot change (was ", degree, ", is ", next,
+                                           "): submit a job with checkpoint.resume_from")}});
+    }
+    spec.mutable_resources()->set_tensor_parallel(degree);
     if (auto faults = ValidateJobSpec(spec); !faults.empty()) return FaultsToStatus(faults);
     FillDefaults(spec);
     resources = spec.resources();

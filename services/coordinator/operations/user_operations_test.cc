@@ -97,6 +97,27 @@ TEST_F(UserOperationsTest, AJobIsNotResumedWithAnotherNumberOfLogicalWorkers) {
   EXPECT_EQ(resumed->spec().resources().workers().logical(), 8);
 }
 
+// Workers of other devices would be needed.
+TEST_F(UserOperationsTest, AJobKeepsItsTensorParallelDegree) {
+  v1::JobSpec policy;
+  policy.mutable_resources()->set_tensor_parallel(2);
+  *policy.mutable_data() = Request().spec().data();
+  const v1::Job job = View(AddJob(/*graph=*/nullptr, policy));
+  ASSERT_TRUE(users_.SuspendJob(job.name()).ok());
+  v1::ResumeJobRequest request;
+  request.set_name(job.name());
+  request.mutable_resources()->set_tensor_parallel(4);
+  const absl::Status refused = users_.ResumeJob(request).status();
+  ASSERT_EQ(FaultsOf(refused).size(), 1) << refused;
+  EXPECT_EQ(FaultsOf(refused)[0].field, "resources.tensor_parallel");
+
+  request.mutable_resources()->clear_tensor_parallel();
+  const auto resumed = users_.ResumeJob(request);
+
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_EQ(resumed->spec().resources().tensor_parallel(), 2);
+}
+
 TEST_F(UserOperationsTest, ASubmittedModelIsBuiltOnceAndKeptForThePlan) {
   const auto job = users_.CreateJob(Request());
   ASSERT_TRUE(job.ok()) << job.status();
