@@ -649,6 +649,94 @@ TEST_F(GoldenCommandsTest, ModelDescribe) {
   EXPECT_EQ(Run({"model", "describe", "--zoo", "abacus"}), "exit 2\n");
 }
 
+// Returns the words that describe a gpt of two layers, 6 heads and 257 tokens.
+std::vector<std::string> DescribeGpt(const std::string& degree, const std::string& batch = "4") {
+  std::vector<std::string> words = {"model", "describe",          "--zoo", "gpt", "--batch",
+                                    batch,   "--tensor-parallel", degree};
+  for (const char* argument :
+       {"layers=2", "heads=6", "channels=48", "context=2", "vocabulary=257"}) {
+    words.insert(words.end(), {"--arg", argument});
+  }
+  return words;
+}
+
+// A value has 4 bytes. Rank 0 has 2 heads of 6 and 65 tokens of 257.
+TEST_F(GoldenCommandsTest, ModelDescribeComparesTheRanksWithOneDevice) {
+  EXPECT_THAT(
+      Run(DescribeGpt("4")),
+      HasSubstr("\n\n"
+                "DEVICE        VALUES     GRADIENTS  ACTIVATIONS  SUM        RATIO\n"
+                "alone         318.0 KiB  318.0 KiB  68.4 KiB     704.4 KiB  1.00\n"
+                "rank 0        88.1 KiB   88.1 KiB   28.4 KiB     204.7 KiB  0.29\n"
+                "rank 1        87.8 KiB   87.8 KiB   28.4 KiB     203.9 KiB  0.29\n"
+                "ranks 2 to 3  75.6 KiB   75.6 KiB   26.4 KiB     177.5 KiB  0.25\n"
+                "\n"
+                "DIVIDED PARAMETER                     COUNT  SHAPE      DIMENSION  LARGEST PART\n"
+                "token_embedding.weight                1      [257, 48]  0          [65, 48]\n"
+                "blocks.*.attention.qkv.weight         2      [144, 48]  0          [48, 48]\n"
+                "blocks.*.attention.qkv.bias           2      [144]      0          [48]\n"
+                "blocks.*.attention.projection.weight  2      [48, 48]   1          [48, 16]\n"
+                "blocks.*.mlp.expand.weight            2      [192, 48]  0          [48, 48]\n"
+                "blocks.*.mlp.expand.bias              2      [192]      0          [48]\n"
+                "blocks.*.mlp.contract.weight          2      [48, 192]  1          [48, 48]\n"
+                "head.weight                           1      [257, 48]  0          [65, 48]\n"
+                "\n"
+                "15 of 29 parameters are whole on every rank: 768 values, 3.0 KiB\n"
+                "\n"
+                "parameters    81,408 trained\n"));
+  EXPECT_THAT(Run(DescribeGpt("1")), Not(HasSubstr("DEVICE")));
+}
+
+TEST_F(GoldenCommandsTest, ModelDescribeHasOneLineForEqualRanks) {
+  EXPECT_THAT(Run({"model", "describe", "--zoo", "mlp", "--tensor-parallel", "2"}),
+              HasSubstr("DEVICE        VALUES     GRADIENTS  ACTIVATIONS  SUM        RATIO\n"
+                        "alone         918.5 KiB  918.5 KiB  45.0 KiB     1.8 MiB    1.00\n"
+                        "ranks 0 to 1  462.0 KiB  462.0 KiB  37.3 KiB     961.4 KiB  0.51\n"
+                        "\n"));
+}
+
+TEST_F(GoldenCommandsTest, ModelDescribeSaysWhetherTheLargestRankFits) {
+  EXPECT_THAT(Run(DescribeGpt("6")), HasSubstr(" available: the largest rank fits\n"));
+  std::vector<std::string> words = DescribeGpt("6", /*batch=*/"1048576");
+  words.insert(words.end(), {"--arg", "context=4096", "--arg", "vocabulary=200"});
+  EXPECT_THAT(Run(words), HasSubstr(" available: the largest rank does NOT fit; use a larger "
+                                    "--tensor-parallel, a smaller batch or "));
+}
+
+TEST_F(GoldenCommandsTest, ModelDescribeHasEveryRankInJson) {
+  const auto json = [&](const std::string& path) {
+    std::vector<std::string> words = DescribeGpt("4");
+    words.insert(words.end(), {"-o", absl::StrCat("jsonpath={.tensor_parallel.", path, "}")});
+    return Run(words);
+  };
+  EXPECT_EQ(json("rank_bytes[*].values"), "90240 89856 77376 77376\n");
+  EXPECT_EQ(json("rank_bytes[*].gradients"), "90240 89856 77376 77376\n");
+  EXPECT_EQ(json("alone_bytes.values"), "325632\n");
+  EXPECT_EQ(json("whole_parameters"), "15\n");
+  EXPECT_EQ(json("whole_values"), "768\n");
+  EXPECT_EQ(json("whole_bytes"), "3072\n");
+  EXPECT_EQ(json("divided[3].name"), "blocks.0.attention.projection.weight\n");
+  EXPECT_EQ(json("divided[3].shape[*]"), "48 48\n");
+  EXPECT_EQ(json("divided[3].dimension"), "1\n");
+  EXPECT_EQ(json("divided[3].largest_part[*]"), "48 16\n");
+}
+
+TEST_F(GoldenCommandsTest, ModelDescribeRefusesRanksThatCannotShareTheModel) {
+  const auto error = [&](const std::vector<std::string>& words) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(Run(words), "exit 2\n");
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(error(DescribeGpt("8")),
+              HasSubstr("node 'blocks.0.attention' (SelfAttention) has 6 heads, which 8 "
+                        "tensor-parallel devices cannot share: use at most 6"));
+  EXPECT_THAT(error({"model", "describe", "--zoo", "linear", "--tensor-parallel", "2"}),
+              HasSubstr("the model has no part that 2 tensor-parallel devices can share"));
+  for (const char* degree : {"0", "65"}) {
+    EXPECT_THAT(error(DescribeGpt(degree)), HasSubstr("--tensor-parallel")) << degree;
+  }
+}
+
 TEST_F(GoldenCommandsTest, DescribesTheParametersOfAnExternalModel) {
   const std::string stem = absl::StrCat(::testing::TempDir(), "/external-", getpid());
   SafetensorsHeader header{
@@ -668,6 +756,10 @@ TEST_F(GoldenCommandsTest, DescribesTheParametersOfAnExternalModel) {
             "parameters    6 trained, 1 statistics\n");
   EXPECT_THAT(Run({"model", "describe", stem + ".yaml", "-o", "json"}),
               HasSubstr("\"parameters_trained\": 6"));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Run({"model", "describe", stem + ".yaml", "--tensor-parallel", "2"}), "exit 2\n");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("--tensor-parallel: not with model.external"));
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(Run({"bench", "model", stem + ".yaml"}), "exit 2\n");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("only its program can compute"));
