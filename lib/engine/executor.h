@@ -14,6 +14,7 @@
 #include "lib/collective/communicator.h"
 #include "lib/collective/gradient_layout.h"
 #include "lib/engine/device.h"
+#include "lib/graph/tensor_parallel/placement.h"
 #include "proto/muster/v1/graph.pb.h"
 
 namespace muster {
@@ -106,8 +107,14 @@ class Executor {
     // Whether a parameter's memory begins with 16-bit values in the type that the graph computes
     // with, instead of floats. Such values are not converted. One per parameter; empty: none.
     std::vector<bool> narrow_parameters;
-    // Like `parameters`, always floats. Empty for a graph that was not differentiated.
+    // Like `parameters`, always floats. Empty for a graph that was not differentiated. Null for a
+    // gradient that is computed and announced, but not exported: another rank of a split graph
+    // exports the same one.
     absl::Span<float* const> gradients;
+    // The elements of each parameter that a split graph has (ParameterSlices()). The pointers above
+    // still point to whole parameters: the executor reads and writes its slices of them. Empty: the
+    // graph has whole parameters.
+    std::vector<ParameterSlice> slices;
     // The tables of each graph input, if rows come by TakeRows() and not through input(). No table:
     // the rows have the type that the graph declares. Otherwise the input is f32, its rows are
     // bytes, and a table says which float each byte stands for. There is one table, or one for each
@@ -141,6 +148,13 @@ class Executor {
   // Returns whether `options` make parameter `p` narrow.
   static bool IsNarrow(const Options& options, int p) {
     return !options.narrow_parameters.empty() && options.narrow_parameters[p];
+  }
+
+  // Returns the elements of parameter `p` that the executor has; `elements` is their number.
+  static ParameterSlice SliceOf(const Options& options, int p, int64_t elements) {
+    if (options.slices.empty()) return {.run_elements = elements};
+    CHECK_EQ(options.slices[p].elements(), elements) << "parameter " << p;
+    return options.slices[p];
   }
 
   struct MemoryNeed {

@@ -37,22 +37,33 @@ std::string Described(const TypedNode& node) {
                       absl::StrJoin(node.outputs, ", ", append));
 }
 
+// Returns whether kernels can use the slice in the memory of the whole tensor.
+bool IsInPlace(const ParameterSlice& slice, int64_t element_bytes) {
+  return slice.runs == 1 && slice.offset * element_bytes % kArenaAlignment == 0;
+}
+
 // A kernel writes a gradient directly to the caller's memory if it is f32 and there are no
 // micro-batches.
 CompiledGraph::Options CompileOptions(const v1::Graph& graph, const Executor::Options& options) {
   CompiledGraph::Options compile{.batch = options.batch};
-  for (const v1::Parameter& parameter : graph.parameters()) {
+  for (int p = 0; p < graph.parameters_size(); ++p) {
+    const v1::Parameter& parameter = graph.parameters(p);
     const bool is_f32 =
         parameter.dtype() == v1::DTYPE_F32 || parameter.dtype() == v1::DTYPE_UNSPECIFIED;
-    compile.external_gradients.push_back(is_f32 && !options.micro_batches);
+    const bool has_place = (options.gradients.empty() || options.gradients[p] != nullptr) &&
+                           (options.slices.empty() || IsInPlace(options.slices[p], sizeof(float)));
+    compile.external_gradients.push_back(is_f32 && !options.micro_batches && has_place);
   }
   return compile;
 }
 
-// Returns whether the graph computes with the parameter in another type than the caller's.
+// Returns whether the executor copies the parameter: the graph computes with it in another type
+// than the caller's, or its slice is not in one place.
 bool IsCopied(const CompiledGraph& compiled, const Executor::Options& options, int p) {
-  const std::string& name = compiled.graph().parameters(p).name();
-  return compiled.type(name).dtype != v1::DTYPE_F32 && !Executor::IsNarrow(options, p);
+  const TensorType& type = compiled.type(compiled.graph().parameters(p).name());
+  const bool is_converted = type.dtype != v1::DTYPE_F32 && !Executor::IsNarrow(options, p);
+  return is_converted || !IsInPlace(Executor::SliceOf(options, p, type.elements()),
+                                    kernels::ElementBytes(ElementTypeOf(type.dtype)));
 }
 
 int64_t CopyBytes(const CompiledGraph& compiled, const Executor::Options& options) {
@@ -93,15 +104,21 @@ class CpuExecutor : public Executor {
     int64_t plane = 1;                             // elements with the same table
   };
 
-  // A tensor inside the executor and its copy outside, as f32 or narrow. Both may be the same
-  // memory.
+  // A tensor inside the executor and its copy outside. Both may be the same memory.
   struct Exchange {
     std::byte* inside = nullptr;
-    float* outside = nullptr;
+    std::byte* outside = nullptr;  // of the whole tensor; null: there is none
     kernels::ElementType type = kernels::ElementType::kF32;
-    int64_t elements = 0;
+    kernels::ElementType outside_type = kernels::ElementType::kF32;
+    ParameterSlice slice;  // of the tensor outside
 
-    bool is_shared() const { return inside == reinterpret_cast<const std::byte*>(outside); }
+    std::byte* InsideOf(int64_t run) const {
+      return inside + run * slice.run_elements * kernels::ElementBytes(type);
+    }
+    std::byte* OutsideOf(int64_t run) const {
+      return outside + (slice.offset + run * slice.stride) * kernels::ElementBytes(outside_type);
+    }
+    bool is_shared() const { return outside != nullptr && inside == OutsideOf(0); }
   };
 
   struct HostOutput {
@@ -173,10 +190,11 @@ void CpuExecutor::Place(const CompiledGraph& compiled, const Options& options) {
   for (int p = 0; p < graph.parameters_size(); ++p) {
     const TensorType& type = compiled.type(graph.parameters(p).name());
     Exchange& parameter = parameters_.emplace_back();
-    parameter.outside = options.parameters[p];
+    parameter.outside = reinterpret_cast<std::byte*>(options.parameters[p]);
     parameter.type = ElementTypeOf(type.dtype);
-    parameter.elements = type.elements();
-    parameter.inside = reinterpret_cast<std::byte*>(parameter.outside);
+    if (Executor::IsNarrow(options, p)) parameter.outside_type = parameter.type;
+    parameter.slice = Executor::SliceOf(options, p, type.elements());
+    parameter.inside = parameter.OutsideOf(0);
     CHECK(!Executor::IsNarrow(options, p) || kernels::ElementBytes(parameter.type) == 2);
     if (IsCopied(compiled, options, p)) {
       parameter.inside = copy;
@@ -184,14 +202,15 @@ void CpuExecutor::Place(const CompiledGraph& compiled, const Options& options) {
     }
     parameters.push_back(parameter.inside);
     if (graph.gradients().empty()) continue;
-    gradients.push_back(reinterpret_cast<std::byte*>(options.gradients[p]));
+    Exchange& gradient = gradients_.emplace_back(parameter);
+    gradient.outside = reinterpret_cast<std::byte*>(options.gradients[p]);
+    gradient.outside_type = kernels::ElementType::kF32;
+    gradients.push_back(gradient.outside == nullptr ? nullptr : gradient.OutsideOf(0));
   }
   const CompiledGraph::Memory memory{
       .arena = arena_.get(), .parameters = parameters, .gradients = gradients};
   for (int p = 0; p < graph.gradients_size(); ++p) {
-    Exchange& gradient = gradients_.emplace_back(parameters_[p]);
-    gradient.outside = options.gradients[p];
-    gradient.inside = compiled.Address(graph.gradients(p), memory);
+    gradients_[p].inside = compiled.Address(graph.gradients(p), memory);
   }
   AddSteps(compiled, memory);
   AddInputs(compiled, memory, options);
@@ -240,8 +259,10 @@ void CpuExecutor::AddOutputs(const CompiledGraph& compiled, const CompiledGraph:
     const TensorType& type = compiled.type(*name);
     std::byte* inside = compiled.Address(*name, memory);
     Exchange& exchange = outputs_[*name].exchange;
-    exchange = {.inside = inside, .type = ElementTypeOf(type.dtype), .elements = type.elements()};
-    if (type.dtype == v1::DTYPE_F32) exchange.outside = reinterpret_cast<float*>(inside);
+    exchange = {.inside = inside,
+                .type = ElementTypeOf(type.dtype),
+                .slice = {.run_elements = type.elements()}};
+    if (type.dtype == v1::DTYPE_F32) exchange.outside = inside;
   }
 }
 
@@ -274,18 +295,18 @@ absl::StatusOr<absl::Span<const float>> CpuExecutor::output(absl::string_view na
   const auto it = outputs_.find(name);
   CHECK(it != outputs_.end()) << "the graph has no output '" << name << "'";
   auto& [exchange, converted, is_converted] = it->second;
-  const auto elements = static_cast<size_t>(exchange.elements);
+  const auto elements = static_cast<size_t>(exchange.slice.elements());
   if (!exchange.is_shared() && !is_converted) {
     if (converted == nullptr) {
       ASSIGN_OR_RETURN(converted, device_.Allocate(elements * sizeof(float),
                                                    absl::StrCat("values of output '", name, "'")));
-      exchange.outside = reinterpret_cast<float*>(converted.get());
+      exchange.outside = converted.get();
     }
     kernels::Convert(exchange.outside, kernels::ElementType::kF32, exchange.inside, exchange.type,
-                     exchange.elements);
+                     exchange.slice.elements());
     is_converted = true;
   }
-  return absl::MakeConstSpan(exchange.outside, elements);
+  return absl::MakeConstSpan(reinterpret_cast<const float*>(exchange.outside), elements);
 }
 
 RunNumbers CpuExecutor::NumbersOf(const RunArguments& arguments) const {
@@ -313,19 +334,25 @@ absl::Status CpuExecutor::RunStep(const Step& step, const RunNumbers& numbers) {
 void CpuExecutor::Import(int p) {
   const Exchange& parameter = parameters_[p];
   if (parameter.is_shared()) return;
-  kernels::Convert(parameter.inside, parameter.type, parameter.outside, kernels::ElementType::kF32,
-                   parameter.elements);
+  for (int64_t run = 0; run < parameter.slice.runs; ++run) {
+    kernels::Convert(parameter.InsideOf(run), parameter.type, parameter.OutsideOf(run),
+                     parameter.outside_type, parameter.slice.run_elements);
+  }
 }
 
 void CpuExecutor::Export(int p, const RunArguments& arguments) {
   const Exchange& gradient = gradients_[p];
+  if (gradient.outside == nullptr) return;
   // A shared gradient is in the caller's memory already; only the loss scale must be divided out.
   if (gradient.is_shared() && arguments.loss_scale == 1) return;
   const auto mode = gradient.is_shared() || arguments.is_first_micro_batch
                         ? kernels::ExportMode::kAssign
                         : kernels::ExportMode::kAdd;
-  kernels::ExportGradient(gradient.outside, gradient.inside, gradient.type,
-                          1 / arguments.loss_scale, mode, gradient.elements);
+  for (int64_t run = 0; run < gradient.slice.runs; ++run) {
+    kernels::ExportGradient(reinterpret_cast<float*>(gradient.OutsideOf(run)),
+                            gradient.InsideOf(run), gradient.type, 1 / arguments.loss_scale, mode,
+                            gradient.slice.run_elements);
+  }
 }
 
 absl::Status CpuExecutor::Run(const RunArguments& arguments, ParameterFlow* flow) {
