@@ -5,8 +5,15 @@
 namespace muster::kernels::cuda {
 namespace {
 
-__device__ int64_t Resolve(int32_t index, int64_t size, bool allows_negative) {
-  return allows_negative && index < 0 ? index + size : index;
+// Returns the slice that an index names. It is outside [0, size) if the tensor does not have it.
+__device__ int64_t Resolve(int32_t index, const GatherShape& shape) {
+  if (shape.allows_negative && index < 0) return index + shape.size;
+  return index - shape.first;
+}
+
+// Returns whether the index names a slice of the larger tensor.
+__device__ bool IsOfWhole(int32_t index, const GatherShape& shape) {
+  return index >= 0 && index < shape.whole;
 }
 
 // Copies the indexed slices word by word. The size of W divides that of a slice; `inner` is the
@@ -18,20 +25,29 @@ __global__ void GatherWords(W* y, const W* x, const int32_t* index, GatherShape 
   for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) {
     const int64_t slice = i / inner;
     const int64_t outer = slice / shape.indices;
-    int64_t from = Resolve(index[slice - outer * shape.indices], shape.size, shape.allows_negative);
+    const int32_t own = index[slice - outer * shape.indices];
+    int64_t from = Resolve(own, shape);
     if (from < 0 || from >= shape.size) {
-      Report(out_of_range, index[slice - outer * shape.indices]);
+      if (IsOfWhole(own, shape)) {
+        y[i] = W{};
+        continue;
+      }
+      Report(out_of_range, own);
       from = 0;
     }
     y[i] = x[(outer * shape.size + from) * inner + i - slice * inner];
   }
 }
 
+// The key of an index that names a slice of another part is shape.size.
 __global__ void MakePairs(int32_t* keys, int32_t* places, const int32_t* index, GatherShape shape) {
   for (int64_t i = ThreadIndex(); i < shape.indices; i += ThreadCount()) {
-    const int64_t key = Resolve(index[i], shape.size, shape.allows_negative);
-    // The forward kernel has reported an index out of range. Here it is only kept inside of dx.
-    keys[i] = static_cast<int32_t>(min(max(key, int64_t{0}), shape.size - 1));
+    int64_t key = Resolve(index[i], shape);
+    if (key < 0 || key >= shape.size) {
+      // The forward kernel has reported an index out of range. Here it is only kept inside of dx.
+      key = IsOfWhole(index[i], shape) ? shape.size : min(max(key, int64_t{0}), shape.size - 1);
+    }
+    keys[i] = static_cast<int32_t>(key);
     places[i] = static_cast<int32_t>(i);
   }
 }
@@ -74,6 +90,7 @@ __global__ void AddPieces(T* dx, float* partial, const T* dy, const int32_t* key
                           const int32_t* places, GatherShape shape) {
   for (int64_t i = blockIdx.x; i < shape.indices; i += gridDim.x) {
     const int32_t key = keys[i];
+    if (key == shape.size) return;  // this key comes last, and dx does not have its slice
     const bool continues = i > 0 && keys[i - 1] == key;
     if (continues && i % kPiece != 0) continue;
     const int64_t limit = min((i / kPiece + 1) * kPiece, shape.indices);
@@ -106,6 +123,7 @@ __global__ void JoinPieces(T* dx, float* partial, const int32_t* keys, GatherSha
     const int64_t at = piece * kPiece;
     const int32_t key = keys[at];
     if (keys[at - 1] != key) continue;  // no key crosses this multiple
+    if (key == shape.size) return;
     // The key also crosses the previous multiple. The block there adds up the key, or leaves it to
     // an earlier block.
     if (piece > 1 && keys[at - kPiece] == key && keys[at - kPiece - 1] == key) continue;
@@ -160,7 +178,8 @@ cudaError_t GatherGrad(void* dx, const void* dy, const int32_t* index, Type type
   IndexPairs pairs = PairsToSort(workspace, n);
   MUSTER_RETURN_IF_CUDA_ERROR(
       Launch(MakePairs, Strided(n), kThreads, 0, stream, pairs.keys, pairs.places, index, shape));
-  MUSTER_RETURN_IF_CUDA_ERROR(SortPairs(pairs, n, shape.size, workspace, stream));
+  const int64_t keys = shape.whole > 0 ? shape.size + 1 : shape.size;
+  MUSTER_RETURN_IF_CUDA_ERROR(SortPairs(pairs, n, keys, workspace, stream));
   const auto blocks = static_cast<unsigned>(std::min(n, kBlocksMax));
   const auto outer = static_cast<unsigned>(std::min<int64_t>(shape.outer, 1024));
   auto* partial =

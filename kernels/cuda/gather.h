@@ -23,6 +23,11 @@ struct GatherShape {
   // Whether indices in [-size, 0) count from the end. An index out of range is reported and treated
   // as 0.
   bool allows_negative;
+  // The tensor has the slices [first, first + size) of a larger one with `whole` slices; 0: there
+  // is no larger one. Indices are those of the larger one. The slices that this tensor does not
+  // have are zero and have no gradient. Requires: not `allows_negative`.
+  int64_t first = 0;
+  int64_t whole = 0;
 };
 
 cudaError_t Gather(void* y, const void* x, const int32_t* index, const GatherShape& shape,

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "kernels/cuda/emulation/device_memory.h"
+#include "kernels/embedding.h"
 
 namespace muster::kernels::cuda::emulation::gather_test {
 namespace {
@@ -53,6 +54,82 @@ TEST(GatherTest, GradientsAreTheSumsOfTheirSlices) {
                 cudaSuccess);
       ExpectRounded(dx_on.Read(type), dx, type, s.indices);
     }
+  }
+}
+
+// A part [begin, end) of the rows of a table.
+struct Part {
+  int64_t begin, end;
+};
+
+// The parts' indices take no piece, a part of one, and several. Channels take 2, 4 and 16 bytes at
+// once.
+TEST(GatherTest, APartOfATableHasItsRowsAndTheirGradients) {
+  constexpr int64_t kRows = 300;
+  for (const int64_t ids : {5, 64 * 6 + 9}) {
+    for (const int64_t channels : {3, 8}) {
+      std::vector<int32_t> index = RandomIds(ids, /*limit=*/40, 3);
+      index[0] = kRows - 1;
+      for (const Part& part : {Part{0, 1}, {1, 23}, {23, 257}, {257, kRows}}) {
+        const int64_t own = part.end - part.begin;
+        const EmbeddingShape twin = {
+            .rows = ids, .vocabulary = own, .channels = channels, .first = part.begin};
+        const GatherShape shape = {.outer = 1,
+                                   .size = own,
+                                   .inner = channels,
+                                   .indices = ids,
+                                   .allows_negative = false,
+                                   .first = part.begin,
+                                   .whole = kRows};
+        ForEveryRun([&](Type type) {
+          SCOPED_TRACE(testing::Message()
+                       << ids << " ids, " << channels << " channels, from " << part.begin);
+          const Floats table = Rounded(Normals(own * channels, 1), type);
+          const Floats dy = Rounded(Normals(ids * channels, 2), type);
+          Floats y(ids * channels), dtable(own * channels);
+          Embedding(y.data(), index.data(), table.data(), twin);
+          EmbeddingGrad(dtable.data(), dy.data(), index.data(), twin);
+
+          DeviceMemory table_on(table, type), dy_on(dy, type), index_on(index);
+          DeviceMemory y_on(ids * channels * Bytes(type)), dtable_on(own * channels * Bytes(type));
+          DeviceMemory workspace(GatherGradWorkspaceBytes(shape));
+          DeviceMemory out_of_range(std::vector<int32_t>(2));
+          ASSERT_EQ(Gather(y_on.data(), table_on.data(), index_on.ints(), shape,
+                           static_cast<int>(Bytes(type)), out_of_range.out_of_range(), nullptr),
+                    cudaSuccess);
+          ASSERT_EQ(GatherGrad(dtable_on.data(), dy_on.data(), index_on.ints(), type, shape,
+                               workspace.data(), nullptr),
+                    cudaSuccess);
+          EXPECT_EQ(y_on.Read(type), y);
+          ExpectRounded(dtable_on.Read(type), Wide(dtable), type, ids);
+          EXPECT_EQ(out_of_range.out_of_range()->found, 0);
+        });
+      }
+    }
+  }
+}
+
+TEST(GatherTest, APartReportsAnIdThatNoPartHas) {
+  const GatherShape shape = {.outer = 1,
+                             .size = 2,
+                             .inner = 1,
+                             .indices = 2,
+                             .allows_negative = false,
+                             .first = 3,
+                             .whole = 7};
+  for (const int32_t id : {-1, 7}) {
+    DeviceMemory table(Floats{1, 2}, Type::kF32), index(std::vector<int32_t>{6, id}), y(8);
+    DeviceMemory out_of_range(std::vector<int32_t>(2)), workspace(GatherGradWorkspaceBytes(shape));
+    ASSERT_EQ(Gather(y.data(), table.data(), index.ints(), shape, 4, out_of_range.out_of_range(),
+                     nullptr),
+              cudaSuccess);
+    EXPECT_EQ(out_of_range.out_of_range()->found, 1);
+    EXPECT_EQ(out_of_range.out_of_range()->id, id);
+    // The derivative writes only where it has memory; DeviceMemory checks that.
+    DeviceMemory dtable(8);
+    ASSERT_EQ(GatherGrad(dtable.data(), y.data(), index.ints(), Type::kF32, shape, workspace.data(),
+                         nullptr),
+              cudaSuccess);
   }
 }
 

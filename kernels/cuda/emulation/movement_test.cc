@@ -228,7 +228,8 @@ TEST(GatherTest, SlicesByIndexAndTheirGradientsInTheOrderOfTheIndices) {
   ForEveryRun([](Type type) {
     // Sorts by two digits, in several chunks of pairs.
     for (const GatherShape& shape : {GatherShape{1, 300, 3, 1030}, GatherShape{2, 300, 16, 70}}) {
-      const auto [outer, size, inner, indices, allows_negative] = shape;
+      const int64_t outer = shape.outer, size = shape.size, inner = shape.inner;
+      const int64_t indices = shape.indices;
       const Floats x = Rounded(Normals(outer * size * inner, 1), type);
       const Floats dy = Rounded(Normals(outer * indices * inner, 2), type);
       const std::vector<int32_t> ids = RandomIds(indices, size, 3);
