@@ -19,29 +19,36 @@ __device__ uint4 Philox(uint4 counter, uint2 key) {
   return counter;
 }
 
-// Each thread takes groups of four elements that share one Philox counter, by their positions in
-// the global batch.
+// Returns the most groups of four, by their positions, that `columns` neighbours meet.
+constexpr int64_t GroupsOf(int64_t columns) { return (columns + 6) / 4; }
+
+// Each thread takes groups of four elements of a row. They share one Philox counter, by their
+// positions in the global batch.
 template <typename T>
-__global__ void DropGroups(T* y, const T* x, int64_t n, DropoutArguments a,
+__global__ void DropGroups(T* y, const T* x, int64_t rows, DropoutPart part, DropoutArguments a,
                            const RunNumbers* numbers) {
   const float scale = 1 / (1 - a.rate);
-  const int64_t first = numbers->first_position * (n / numbers->samples);
+  const int64_t first =
+      numbers->first_position * (rows * part.whole / numbers->samples) + part.first;
   const uint64_t stream = uint64_t{1} << 63 | static_cast<uint64_t>(a.salt) << 32 |
                           static_cast<uint32_t>(numbers->step);
   const uint64_t seed = numbers->seed;
-  const int64_t first_group = first / 4, groups = (first + n + 3) / 4 - first_group;
-  for (int64_t g = ThreadIndex(); g < groups; g += ThreadCount()) {
-    const auto group = static_cast<uint64_t>(first_group + g);
+  const int64_t of_row = GroupsOf(part.columns);
+  for (int64_t g = ThreadIndex(); g < rows * of_row; g += ThreadCount()) {
+    const int64_t row = rows == 1 ? 0 : g / of_row;    // a division costs as much as some rounds
+    const int64_t element = first + row * part.whole;  // of the row's first column
+    const auto group = static_cast<uint64_t>(element / 4 + g - row * of_row);
     const uint4 random =
         Philox(make_uint4(static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32),
                           static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)),
                make_uint2(static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)));
     const uint32_t words[4] = {random.x, random.y, random.z, random.w};
-    const int64_t start = (first_group + g) * 4 - first;
+    const int64_t start = static_cast<int64_t>(group) * 4 - element;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const int64_t i = start + k;
-      if (i < 0 || i >= n) continue;
+      const int64_t column = start + k;
+      if (column < 0 || column >= part.columns) continue;
+      const int64_t i = row * part.columns + column;
       const bool dropped = words[k] >> 8 < a.threshold;
       y[i] = FromFloat<T>(dropped ? 0 : ToFloat(x[i]) * scale);
     }
@@ -52,11 +59,18 @@ __global__ void DropGroups(T* y, const T* x, int64_t n, DropoutArguments a,
 
 cudaError_t Dropout(void* y, const void* x, int64_t n, Type type, const DropoutArguments& arguments,
                     const RunNumbers* numbers, cudaStream_t stream) {
-  if (n == 0) return cudaSuccess;
+  return DropoutOfPart(y, x, 1, {.columns = n, .first = 0, .whole = n}, type, arguments, numbers,
+                       stream);
+}
+
+cudaError_t DropoutOfPart(void* y, const void* x, int64_t rows, const DropoutPart& part, Type type,
+                          const DropoutArguments& arguments, const RunNumbers* numbers,
+                          cudaStream_t stream) {
+  if (rows * part.columns == 0) return cudaSuccess;
   return ForFloating(type, [&](auto one) {
     using T = decltype(one);
-    return Launch(DropGroups<T>, Strided(CeilDiv(n, 4) + 1), kThreads, 0, stream,
-                  static_cast<T*>(y), static_cast<const T*>(x), n, arguments, numbers);
+    return Launch(DropGroups<T>, Strided(rows * GroupsOf(part.columns)), kThreads, 0, stream,
+                  static_cast<T*>(y), static_cast<const T*>(x), rows, part, arguments, numbers);
   });
 }
 

@@ -471,5 +471,30 @@ TEST(DropoutTest, DropsTheSameElementsAsTheCpu) {
   });
 }
 
+// A sample has two rows of 71 elements. The parts have one column, or begin and end inside a group
+// of four.
+TEST(DropoutTest, APartOfTheColumnsHasItsPartOfTheMask) {
+  constexpr int64_t kSamples = 3, kRows = 2 * kSamples, kWhole = 71, kFirstPosition = 5;
+  ForEveryRun([&](Type type) {
+    const DropoutKey key = {.seed = 7, .step = 11, .salt = 3};
+    for (const DropoutPart& part : {DropoutPart{1, 0, kWhole}, {38, 1, kWhole}, {32, 39, kWhole}}) {
+      SCOPED_TRACE(testing::Message() << "from column " << part.first);
+      const int64_t n = kRows * part.columns;
+      const Floats x = Rounded(Normals(n, 1), type);
+      Floats expected(n);
+      kernels::DropoutOfPart(expected.data(), x.data(), kRows,
+                             {.columns = part.columns, .first = part.first, .whole = kWhole},
+                             /*first_element=*/kFirstPosition * 2 * kWhole, 0.3f, key);
+      const RunNumbers numbers = {
+          .samples = kSamples, .first_position = kFirstPosition, .seed = 7, .step = 11};
+      DeviceMemory x_on(x, type);
+      ASSERT_EQ(DropoutOfPart(x_on.data(), x_on.data(), kRows, part, type,
+                              {0.3f, DropoutThreshold(0.3f), 3}, &numbers, nullptr),
+                cudaSuccess);
+      ExpectRounded(x_on.Read(type), Wide(expected), type);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace muster::kernels::cuda::emulation::movement_test
