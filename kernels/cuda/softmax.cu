@@ -169,21 +169,32 @@ __global__ void ComputeLossFactor(float* factor, float weight, const RunNumbers*
   if (threadIdx.x == 0) *factor = of_batch > 0 ? static_cast<float>(weight / of_batch) : 0;
 }
 
+// Sums over a row of logits, for every thread of the block.
+struct RowSums {
+  Exponentials exponentials;
+  float logits = 0;  // of the logits themselves, if wanted
+};
+
+template <typename T, int V>
+__device__ RowSums SumsOf(const T* row, int64_t classes, bool sums_logits) {
+  RowSums own;
+  ForClasses<T, V>(row, classes, [&](auto& values, int64_t) {
+    own.exponentials.Add(values);
+#pragma unroll
+    for (float value : values) own.logits += value;
+  });
+  return {JoinBlock(own.exponentials), sums_logits ? BlockSum(own.logits) : 0};
+}
+
 template <typename T, int V>
 __global__ void CrossEntropyRows(float* losses, float* lses, const T* logits, Targets targets,
                                  int64_t rows, int64_t classes, int64_t row_length, float smoothing,
                                  OutOfRange* out_of_range) {
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const T* own = logits + row * row_length;
-    Exponentials exponentials;
-    float sum = 0;
-    ForClasses<T, V>(own, classes, [&](auto& values, int64_t) {
-      exponentials.Add(values);
-#pragma unroll
-      for (float value : values) sum += value;
-    });
-    const float lse = JoinBlock(exponentials).LogSum();
-    const float mean = smoothing == 0 ? 0 : BlockSum(sum) / static_cast<float>(classes);
+    const RowSums sums = SumsOf<T, V>(own, classes, smoothing != 0);
+    const float lse = sums.exponentials.LogSum();
+    const float mean = sums.logits / static_cast<float>(classes);
     if (threadIdx.x != 0) continue;
     lses[row] = lse;
     losses[row] = 0;
@@ -198,6 +209,56 @@ __global__ void CrossEntropyRows(float* losses, float* lses, const T* logits, Ta
   }
 }
 
+// The classes [first, first + n) of `whole` of rows that are `row_length` elements apart.
+struct Classes {
+  int64_t n;
+  int64_t row_length;
+  int64_t first;
+  int64_t whole;
+};
+
+Classes ClassesOf(const CrossEntropyShape& shape) {
+  return {shape.logits.classes, RowLength(shape), shape.first, shape.all_classes()};
+}
+
+template <typename T, int V>
+__global__ void CrossEntropyParts(float* parts, const T* logits, Targets targets, int64_t rows,
+                                  Classes classes, float smoothing, OutOfRange* out_of_range) {
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const T* own = logits + row * classes.row_length;
+    const RowSums sums = SumsOf<T, V>(own, classes.n, smoothing != 0);
+    if (threadIdx.x != 0) continue;
+    const int64_t target = targets.of_row[row] - classes.first;
+    float wanted = smoothing * sums.logits / static_cast<float>(classes.whole);
+    if (target >= 0 && target < classes.n) wanted += (1 - smoothing) * ToFloat(own[target]);
+    float* part = parts + row * kCrossEntropyParts;
+    part[0] = sums.exponentials.maximum;
+    part[1] = sums.exponentials.sum;
+    part[2] = wanted;
+    const bool is_class = targets.of_row[row] >= 0 && targets.of_row[row] < classes.whole;
+    if (targets.Counts(row) && !is_class) Report(out_of_range, targets.of_row[row]);
+  }
+}
+
+// A thread merges the parts of a row.
+__global__ void MergeParts(float* losses, float* lses, const float* parts, int64_t ranks,
+                           Targets targets, int64_t rows) {
+  for (int64_t row = ThreadIndex(); row < rows; row += ThreadCount()) {
+    Exponentials all;
+    float wanted = 0;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const float* part = parts + (rank * rows + row) * kCrossEntropyParts;
+      Exponentials own;
+      own.maximum = part[0];
+      own.sum = part[1];
+      all.Add(own);
+      wanted += part[2];
+    }
+    lses[row] = all.LogSum();
+    losses[row] = targets.Counts(row) ? lses[row] - wanted : 0;
+  }
+}
+
 // *y = *factor (null: 1) * the sum of n numbers. Runs in one block.
 __global__ void SumAll(float* y, const float* x, const float* factor, int64_t n) {
   float sum = 0;
@@ -209,15 +270,15 @@ __global__ void SumAll(float* y, const float* x, const float* factor, int64_t n)
 template <typename T, int V>
 __global__ void CrossEntropyGradRows(T* dlogits, const T* logits, Targets targets, const float* lse,
                                      const float* loss_factor, const RunNumbers* numbers,
-                                     int64_t rows, int64_t classes, int64_t row_length,
-                                     float smoothing) {
-  const float share = smoothing / static_cast<float>(classes);
+                                     int64_t rows, Classes classes, float smoothing) {
+  const float share = smoothing / static_cast<float>(classes.whole);
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const float factor = targets.Counts(row) ? *loss_factor * numbers->loss_scale : 0;
-    const int64_t target = targets.of_row[row];
+    const int64_t target = targets.of_row[row] - classes.first;
     const float of_row = lse[row];
-    T* to = dlogits + row * row_length;
-    ForClasses<T, V>(logits + row * row_length, classes, [&]<int N>(float(&values)[N], int64_t c) {
+    const T* from = logits + row * classes.row_length;
+    T* to = dlogits + row * classes.row_length;
+    ForClasses<T, V>(from, classes.n, [&]<int N>(float(&values)[N], int64_t c) {
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         const float wanted = (c + i == target ? 1 - smoothing : 0) + share;
@@ -225,7 +286,9 @@ __global__ void CrossEntropyGradRows(T* dlogits, const T* logits, Targets target
       }
       StoreFloats(to + c, values);
     });
-    for (int64_t c = classes + threadIdx.x; c < row_length; c += kThreads) to[c] = FromFloat<T>(0);
+    for (int64_t c = classes.n + threadIdx.x; c < classes.row_length; c += kThreads) {
+      to[c] = FromFloat<T>(0);
+    }
   }
 }
 
@@ -333,19 +396,40 @@ cudaError_t SoftmaxCrossEntropy(float* loss, float* lse, const void* logits, con
   return Launch(SumAll, 1, kThreads, 0, stream, loss, workspace, factor, rows);
 }
 
+cudaError_t SoftmaxCrossEntropyParts(float* parts, const void* logits, const int32_t* target,
+                                     const CrossEntropyShape& shape, OutOfRange* out_of_range,
+                                     cudaStream_t stream) {
+  return ForFloating(shape.logits.type, [&](auto one) {
+    using T = decltype(one);
+    const auto kernel = TakesVectors<T>(RowLength(shape)) ? CrossEntropyParts<T, kVector<T>>
+                                                          : CrossEntropyParts<T, 1>;
+    return Launch(kernel, Rows(shape.logits.rows), kThreads, 0, stream, parts,
+                  static_cast<const T*>(logits), TargetsOf(target, shape), shape.logits.rows,
+                  ClassesOf(shape), shape.label_smoothing, out_of_range);
+  });
+}
+
+cudaError_t MergeSoftmaxCrossEntropy(float* loss, float* lse, const float* parts, int64_t ranks,
+                                     const int32_t* target, const float* factor,
+                                     const CrossEntropyShape& shape, float* workspace,
+                                     cudaStream_t stream) {
+  const int64_t rows = shape.logits.rows;
+  MUSTER_RETURN_IF_CUDA_ERROR(Launch(MergeParts, Strided(rows), kThreads, 0, stream, workspace, lse,
+                                     parts, ranks, TargetsOf(target, shape), rows));
+  return Launch(SumAll, 1, kThreads, 0, stream, loss, workspace, factor, rows);
+}
+
 cudaError_t SoftmaxCrossEntropyGrad(void* dlogits, const void* logits, const int32_t* target,
                                     const float* lse, const float* factor,
                                     const RunNumbers* numbers, const CrossEntropyShape& shape,
                                     cudaStream_t stream) {
-  const auto [rows, classes, type] = shape.logits;
-  return ForFloating(type, [&, rows = rows, classes = classes](auto one) {
+  return ForFloating(shape.logits.type, [&](auto one) {
     using T = decltype(one);
-    const int64_t row = RowLength(shape);
-    const auto kernel =
-        TakesVectors<T>(row) ? CrossEntropyGradRows<T, kVector<T>> : CrossEntropyGradRows<T, 1>;
-    return Launch(kernel, Rows(rows), kThreads, 0, stream, static_cast<T*>(dlogits),
+    const auto kernel = TakesVectors<T>(RowLength(shape)) ? CrossEntropyGradRows<T, kVector<T>>
+                                                          : CrossEntropyGradRows<T, 1>;
+    return Launch(kernel, Rows(shape.logits.rows), kThreads, 0, stream, static_cast<T*>(dlogits),
                   static_cast<const T*>(logits), TargetsOf(target, shape), lse, factor, numbers,
-                  rows, classes, row, shape.label_smoothing);
+                  shape.logits.rows, ClassesOf(shape), shape.label_smoothing);
   });
 }
 

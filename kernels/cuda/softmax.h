@@ -36,6 +36,12 @@ struct CrossEntropyShape {
   float label_smoothing = 0;
   bool has_ignore_index = false;
   int32_t ignore_index = 0;
+  // The logits are those of the classes [first, first + V) of `whole`; 0: there are no others. The
+  // target distribution is over the whole.
+  int64_t first = 0;
+  int64_t whole = 0;
+
+  int64_t all_classes() const { return whole == 0 ? logits.classes : whole; }
 };
 
 // *factor = weight / the number of rows of the global batch that count; 0 if there are none.
@@ -47,10 +53,26 @@ cudaError_t LossFactor(float* factor, float weight, const RunNumbers* numbers, i
                        const int64_t* counted, cudaStream_t stream);
 
 // *loss = *factor * the sum of the cross-entropies of the rows that count; lse is f32[R]. A target
-// that is neither ignored nor in [0, V) is reported. `workspace`: f32[R].
+// that is neither ignored nor a class is reported. `workspace`: f32[R].
 cudaError_t SoftmaxCrossEntropy(float* loss, float* lse, const void* logits, const int32_t* target,
                                 const float* factor, const CrossEntropyShape& shape,
                                 float* workspace, OutOfRange* out_of_range, cudaStream_t stream);
+
+// The loss of logits that are divided among ranks. Each rank computes the parts of its classes, and
+// every rank merges those of all, in rank order. A bad target is reported by every rank.
+//
+//   parts   f32[R, 3], for each row: the largest logit m, the sum of exp(logit - m), and the sum of
+//           the logits weighted by the target distribution
+//           (to be merged: f32[ranks, R, 3])
+inline constexpr int64_t kCrossEntropyParts = 3;
+cudaError_t SoftmaxCrossEntropyParts(float* parts, const void* logits, const int32_t* target,
+                                     const CrossEntropyShape& shape, OutOfRange* out_of_range,
+                                     cudaStream_t stream);
+// Like SoftmaxCrossEntropy().
+cudaError_t MergeSoftmaxCrossEntropy(float* loss, float* lse, const float* parts, int64_t ranks,
+                                     const int32_t* target, const float* factor,
+                                     const CrossEntropyShape& shape, float* workspace,
+                                     cudaStream_t stream);
 
 // dlogits = loss scale * *factor * (softmax - target distribution), 0 in the gaps between rows.
 // dlogits may be logits.
