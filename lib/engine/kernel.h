@@ -52,7 +52,8 @@ struct RunNumbers {
   // This device's rank among those that merge the sums of synchronised norms. Null: such a node
   // does not meet the others, and its results have no meaning. A GPU warms up so.
   Communicator* communicator = nullptr;
-  // This device's rank among those that share a graph. Null: the graph is not split.
+  // This device's rank among those that share a graph. Null: the graph is not split, or a GPU warms
+  // up, see `communicator`.
   Communicator* tensor_parallel = nullptr;
 
   // The number of elements (rows, ...) in the global batch if this run has `own` of them.

@@ -121,10 +121,6 @@ absl::StatusOr<PlannedNode> CudaKernels::Plan(const TypedNode& node) {
   if (planner == table_.end()) {
     return absl::InvalidArgumentError("the op has no kernel on the CUDA device");
   }
-  if (HasAttribute(*node.node, "whole")) {
-    return absl::InvalidArgumentError(
-        "the op has no kernel for a part of a tensor on a CUDA device");
-  }
   RETURN_IF_ERROR(CheckRanks(node.inputs));
   RETURN_IF_ERROR(CheckRanks(node.outputs));
   CudaNode own{node, context_};

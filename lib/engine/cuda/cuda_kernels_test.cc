@@ -1,4 +1,5 @@
-// Tests the layouts in which the CUDA kernels accept padded tensors. No GPU is needed.
+// Tests the plans of CUDA kernels: layouts of padded tensors, and parts of split graphs. No GPU is
+// needed.
 #include "lib/engine/cuda/cuda_kernels.h"
 
 #include <gmock/gmock.h>
@@ -32,6 +33,20 @@ struct Case {
   std::vector<TensorType> outputs;
 };
 
+// Returns the plan of a node with inputs in `layout`. The node is gone, so the plan has no
+// prepare().
+absl::StatusOr<PlannedNode> PlanOf(const Case& c, Layout layout) {
+  verification::Sketch s;
+  s.Add("node", c.op, std::vector<std::string>(c.inputs.size(), "x"), c.attributes,
+        static_cast<int>(c.outputs.size()));
+  CudaContext context;
+  return CudaKernels(context).Plan({.node = &s.graph.nodes(0),
+                                    .inputs = c.inputs,
+                                    .outputs = c.outputs,
+                                    .layouts = std::vector<Layout>(c.inputs.size(), layout),
+                                    .graph_inputs = std::vector<int>(c.inputs.size(), -1)});
+}
+
 // Ops that do not know padding read padded tensors as plain, and produce plain tensors.
 TEST(CudaKernelsTest, OpsThatDoNotKnowPaddingUsePlainLayouts) {
   const TensorType x = Floats({8, 700}), row = Floats({700}), state = {v1::DTYPE_STATE, {}};
@@ -55,24 +70,39 @@ TEST(CudaKernelsTest, OpsThatDoNotKnowPaddingUsePlainLayouts) {
        {half, state}},
       {"Relu", {}, {x}, {x}},
   };
-  CudaContext context;
-  CudaKernels kernels(context);
   for (const Layout layout : {kPaddedColumns, kPaddedRows}) {
     for (const Case& c : cases) {
       SCOPED_TRACE(c.op);
-      verification::Sketch s;
-      s.Add("node", c.op, std::vector<std::string>(c.inputs.size(), "x"), c.attributes,
-            static_cast<int>(c.outputs.size()));
-      TypedNode node{.node = &s.graph.nodes(0),
-                     .inputs = c.inputs,
-                     .outputs = c.outputs,
-                     .layouts = std::vector<Layout>(c.inputs.size(), layout),
-                     .graph_inputs = std::vector<int>(c.inputs.size(), -1)};
-      const auto plan = kernels.Plan(node);
+      const auto plan = PlanOf(c, layout);
       ASSERT_TRUE(plan.ok()) << plan.status();
       EXPECT_THAT(plan->input_layouts, Each(kPlain));
       EXPECT_THAT(plan->output_layouts, Each(kPlain));
     }
+  }
+}
+
+// A segment of its own runs between CUDA graphs, so only nodes that meet the other ranks have one.
+TEST(CudaKernelsTest, OnlyTheLossOfASplitGraphMeetsTheOtherRanks) {
+  const TensorType ids = {v1::DTYPE_I32, {8}}, row = {v1::DTYPE_F32, {8}}, loss = {v1::DTYPE_F32};
+  const TensorType table = Floats({10, 4}), x = Floats({8, 4});
+  const auto part = [](verification::SketchAttributes attributes) {
+    attributes.insert(attributes.end(), {{"first", 3}, {"whole", 20}});
+    return attributes;
+  };
+  const verification::SketchAttributes of_loss =
+      part({{"label_smoothing", 0.1}, {"weight", 1.0}, {"ranks", 2}});
+  const std::vector<std::pair<Case, bool>> cases = {
+      {{"Embedding", part({}), {ids, table}, {x}}, false},
+      {{"EmbeddingGrad", part({}), {x, ids, table}, {table}}, false},
+      {{"Dropout", part({{"rate", 0.5}, {"salt", 1}}), {x}, {x}}, false},
+      {{"SoftmaxCrossEntropy", of_loss, {x, ids}, {loss, row}}, true},
+      {{"SoftmaxCrossEntropyGrad", of_loss, {x, ids, row}, {x}}, false},
+  };
+  for (const auto& [c, meets] : cases) {
+    SCOPED_TRACE(c.op);
+    const auto plan = PlanOf(c, kPlain);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->is_collective, meets);
   }
 }
 

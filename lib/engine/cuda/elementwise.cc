@@ -205,12 +205,26 @@ absl::StatusOr<PlannedNode> PlanConvert(const CudaNode& node) {
   return plan;
 }
 
+// Plans Dropout of a rank's part of the last dimension.
+PlannedNode PlanDropoutOfPart(const CudaNode& node, const cuda::DropoutArguments& arguments) {
+  const auto [first, whole] = PartAttributes(*node.node, node.columns(0));
+  const cuda::DropoutPart part = {.columns = node.columns(0), .first = first, .whole = whole};
+  return {.overwritable = {0},
+          .prepare =
+              Enqueue([=, rows = node.rows(0), type = node.type(0), numbers = node.context.numbers,
+                       stream = node.context.stream](const NodeMemory& m) {
+                return cuda::DropoutOfPart(m.outputs[0], m.inputs[0], rows, part, type, arguments,
+                                           numbers, stream);
+              })};
+}
+
 absl::StatusOr<PlannedNode> PlanDropout(const CudaNode& node) {
   const auto rate = static_cast<float>(NumberAttribute(*node.node, "rate"));
   const cuda::DropoutArguments arguments = {
       .rate = rate,
       .threshold = static_cast<uint32_t>(std::ceil(rate * 0x1p24f)),
       .salt = IntegerAttribute(*node.node, "salt")};
+  if (HasAttribute(*node.node, "whole")) return PlanDropoutOfPart(node, arguments);
   return PlannedNode{
       .overwritable = {0},
       .prepare =

@@ -1,7 +1,11 @@
+// Losses: each gives this run's share of the global batch's mean.
+#include "absl/types/span.h"
+#include "glog/logging.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/softmax.h"
 #include "lib/engine/cuda/binding.h"
 #include "lib/graph/attributes.h"
+#include "lib/status/status.h"
 
 namespace muster {
 namespace {
@@ -20,6 +24,9 @@ cuda::CrossEntropyShape ShapeOf(const CudaNode& node) {
 cuda::CrossEntropyShape SmoothedShapeOf(const CudaNode& node) {
   cuda::CrossEntropyShape shape = ShapeOf(node);
   shape.label_smoothing = static_cast<float>(NumberAttribute(*node.node, "label_smoothing"));
+  const auto [first, whole] = PartAttributes(*node.node, shape.logits.classes);
+  shape.first = first;
+  shape.whole = whole;
   return shape;
 }
 
@@ -36,7 +43,45 @@ float WeightOf(const CudaNode& node) {
 
 int64_t RowBytes(const CudaNode& node) { return node.rows(0) * int64_t{sizeof(float)}; }
 
+// Plans the loss of a rank's classes. The workspace has the factor, the parts of all ranks, and the
+// losses of the rows.
+PlannedNode PlanSplitCrossEntropy(const CudaNode& node, int64_t ranks) {
+  const int64_t part = node.rows(0) * cuda::kCrossEntropyParts;  // floats of a rank
+  const int64_t all_bytes = Aligned(ranks * part * int64_t{sizeof(float)});
+  PlannedNode plan{.is_collective = true,
+                   .workspace_bytes = kFactorBytes + all_bytes + RowBytes(node)};
+  plan.prepare = [=, shape = SmoothedShapeOf(node), weight = WeightOf(node),
+                  counted = CountedOf(node), numbers = node.context.numbers,
+                  flag = node.context.out_of_range,
+                  stream = node.context.stream](const NodeMemory& m) -> NodeRun {
+    return [=](const RunNumbers& run) -> absl::Status {
+      Communicator* const communicator = run.tensor_parallel;
+      CHECK(communicator == nullptr || communicator->world_size() == ranks)
+          << "a loss that " << ranks << " ranks share";
+      const int32_t* target = Ids(m.inputs[1]);
+      float* const factor = Floats(m.workspace);
+      float* const all = Floats(m.workspace + kFactorBytes);
+      float* const losses = Floats(m.workspace + kFactorBytes + all_bytes);
+      float* const own = communicator == nullptr ? all : all + communicator->rank() * part;
+      RETURN_IF_ERROR(StatusOf(cuda::LossFactor(factor, weight, numbers, shape.logits.rows, target,
+                                                &shape, counted, stream)));
+      RETURN_IF_ERROR(
+          StatusOf(cuda::SoftmaxCrossEntropyParts(own, m.inputs[0], target, shape, flag, stream)));
+      if (communicator != nullptr) {
+        RETURN_IF_ERROR(communicator->AllGather(absl::MakeConstSpan(own, part),
+                                                absl::MakeSpan(all, ranks * part), stream));
+      }
+      return StatusOf(cuda::MergeSoftmaxCrossEntropy(Floats(m.outputs[0]), Floats(m.outputs[1]),
+                                                     all, ranks, target, factor, shape, losses,
+                                                     stream));
+    };
+  };
+  return Padded(node, std::move(plan));
+}
+
 absl::StatusOr<PlannedNode> PlanCrossEntropy(const CudaNode& node) {
+  const int64_t ranks = IntegerAttribute(*node.node, "ranks");
+  if (ranks > 1) return PlanSplitCrossEntropy(node, ranks);
   return Padded(
       node, {.workspace_bytes = kFactorBytes + RowBytes(node),
              .prepare = Enqueue([shape = SmoothedShapeOf(node), weight = WeightOf(node),

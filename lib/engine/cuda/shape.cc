@@ -246,12 +246,19 @@ cuda::GatherShape GatherShapeOf(const CudaNode& node, const Shape& x, const Tens
   return shape;
 }
 
-cuda::GatherShape EmbeddingShapeOf(const TensorType& ids, const Shape& table) {
-  return {.outer = 1,
-          .size = table[0],
-          .inner = table[1],
-          .indices = ids.elements(),
-          .allows_negative = false};
+cuda::GatherShape EmbeddingShapeOf(const CudaNode& node, const TensorType& ids,
+                                   const Shape& table) {
+  cuda::GatherShape shape = {.outer = 1,
+                             .size = table[0],
+                             .inner = table[1],
+                             .indices = ids.elements(),
+                             .allows_negative = false};
+  const auto [first, whole] = PartAttributes(*node.node, shape.size);
+  if (whole != shape.size) {
+    shape.first = first;
+    shape.whole = whole;
+  }
+  return shape;
 }
 
 // Plans a gather from input `x` by input `index`.
@@ -283,10 +290,10 @@ absl::StatusOr<PlannedNode> PlanGatherGrad(const CudaNode& node) {
   return PlanPutBack(node, GatherShapeOf(node, node.outputs[0].shape, node.inputs[2]), 2, 1);
 }
 absl::StatusOr<PlannedNode> PlanEmbedding(const CudaNode& node) {
-  return PlanTake(node, EmbeddingShapeOf(node.inputs[0], node.shape(1)), 1, 0);
+  return PlanTake(node, EmbeddingShapeOf(node, node.inputs[0], node.shape(1)), 1, 0);
 }
 absl::StatusOr<PlannedNode> PlanEmbeddingGrad(const CudaNode& node) {
-  return PlanPutBack(node, EmbeddingShapeOf(node.inputs[1], node.outputs[0].shape), 1, 2);
+  return PlanPutBack(node, EmbeddingShapeOf(node, node.inputs[1], node.outputs[0].shape), 1, 2);
 }
 
 // Returns INVALID_ARGUMENT if x or index is too large: the kernels count elements in 32 bits.
