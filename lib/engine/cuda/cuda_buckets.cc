@@ -86,8 +86,8 @@ absl::Status CudaBuckets::Reduce(int bucket, cudaEvent_t computed) {
 }
 
 absl::Status CudaBuckets::AwaitSlice(int bucket) {
-  return Await(absl::StrCat("the sum of bucket ", bucket),
-               [&] { return HasEnded(cudaEventQuery(delivered_[bucket].get())); });
+  return communicator()->Await(absl::StrCat("the sum of bucket ", bucket),
+                               [&] { return HasEnded(cudaEventQuery(delivered_[bucket].get())); });
 }
 
 }  // namespace muster

@@ -5,13 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "lib/collective/value_layout.h"
 #include "lib/engine/cuda/cuda_device.h"
@@ -55,16 +52,8 @@ class CudaBuckets {
   // Blocks until the slice of the last Reduce() of `bucket` is on the host, or a device fails.
   absl::Status AwaitSlice(int bucket);
 
-  // Blocks until `finished` returns true, or a device fails. `finished` may depend on a collective
-  // operation. `what` names the awaited work in errors.
-  absl::Status Await(absl::string_view what,
-                     absl::FunctionRef<absl::StatusOr<bool>()> finished) const {
-    return peers_.communicator->Await(what, finished);
-  }
-
   cudaStream_t collective() const { return device_.collective(); }
-  // Aborts all collective operations of this device and of its peers.
-  void Leave(absl::Status why) { peers_.communicator->Leave(std::move(why)); }
+  Communicator* communicator() const { return peers_.communicator; }  // this device's rank
 
  private:
   CudaBuckets(CudaDevice& device, const ExecutorPeers& peers) : device_(device), peers_(peers) {}

@@ -80,12 +80,12 @@ absl::Status CudaExecutor::DrainStreams(absl::FunctionRef<void()> abandon) {
   return drained;
 }
 
-// Ends a run after the error `why`. Releases peers that wait for collective operations which this
+// Ends a run after the error `why`. Releases ranks that wait for collective operations which this
 // device will not join, and waits until the streams are empty. Returns the error to report.
 absl::Status CudaExecutor::GiveUp(absl::Status why) {
   const absl::Status drained = DrainStreams([&] {
-    if (buckets_ == nullptr) return;
-    buckets_->Leave(absl::AbortedError(absl::StrCat(device_.name(), " gave up: ", why.message())));
+    if (others() == nullptr) return;
+    others()->Leave(absl::AbortedError(absl::StrCat(device_.name(), " gave up: ", why.message())));
   });
   if (absl::IsDeadlineExceeded(drained)) {
     return device_.Lose(absl::StrCat(why.message(), "; ", drained.message()));
@@ -111,16 +111,18 @@ std::string CudaExecutor::FaultedNodes() const {
 }
 
 absl::Status CudaExecutor::AwaitNodes() {
-  if (buckets_ == nullptr) return StatusOf(cudaStreamSynchronize(device_.compute()));
-  return buckets_->Await("values of parameters, for the nodes under way",
+  if (others() == nullptr) return StatusOf(cudaStreamSynchronize(device_.compute()));
+  return others()->Await(buckets_ != nullptr
+                             ? "values of parameters, for the nodes under way"
+                             : "the other parts of tensors, for the nodes under way",
                          [&] { return HasEnded(cudaStreamQuery(device_.compute())); });
 }
 
 absl::Status CudaExecutor::AwaitGradients(const Segment& segment) {
   cudaEvent_t delivered = segment.delivered.get();
-  if (buckets_ == nullptr) return StatusOf(cudaEventSynchronize(delivered));
+  if (others() == nullptr) return StatusOf(cudaEventSynchronize(delivered));
   for (int bucket : segment.full) RETURN_IF_ERROR(buckets_->AwaitSlice(bucket));
-  return buckets_->Await(
+  return others()->Await(
       absl::StrCat("the gradients of nodes ", segment.first, " to ", segment.last - 1),
       [delivered] { return HasEnded(cudaEventQuery(delivered)); });
 }
@@ -321,7 +323,7 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
     // A segment ends after enough gradients are ready, and before a step that would make it wait
     // for too many parameters.
     // A collective node is alone in its segment. So it comes at the same place among the collective
-    // operations of the buckets on all peers, wherever else their segments end.
+    // operations on all GPUs, wherever else their segments end.
     const bool is_collective = step.kernel.is_collective;
     if (i == 0 || is_collective || segments_.back().is_collective || ready >= kSegmentBytes ||
         (more > 0 && awaited + more > kSegmentBytes)) {
@@ -342,10 +344,7 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
       ready += static_cast<int64_t>(FloatBytes(parameters_[p].elements));
     }
   }
-  if (buckets_ == nullptr) {
-    CHECK(std::ranges::none_of(segments_, &Segment::is_collective)) << "no peers to meet";
-    return absl::OkStatus();
-  }
+  if (buckets_ == nullptr) return absl::OkStatus();
   // A bucket is full in the segment that makes its last gradient.
   std::vector<size_t> missing;
   for (const GradientBucket& bucket : buckets_->layout().buckets) {
@@ -361,8 +360,9 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
 }
 
 // Runs everything once, so that kernels and libraries are loaded, then captures the launches.
-// Collective operations are left out, because a peer may still allocate memory, which can wait for
-// the kernels of all GPUs. Inputs are zero; if rows are bytes, inputs have the value of byte 0.
+// Collective operations are left out, because another GPU's thread may still allocate memory, which
+// can wait for the kernels of all GPUs. Inputs are zero; if rows are bytes, inputs have the value
+// of byte 0.
 absl::Status CudaExecutor::WarmUp() {
   RETURN_IF_ERROR(SendScalars({}, cuda::Export::kNone));
   RETURN_IF_ERROR(BringInputs());
@@ -487,11 +487,15 @@ absl::Status CudaExecutor::Run(const RunArguments& arguments, ParameterFlow* flo
   RETURN_IF_ERROR(device_.Drive());
   for (auto& [name, output] : outputs_) output.is_fetched = false;
   device_.set_running(true);
+  CHECK(buckets_ == nullptr || arguments.tensor_parallel == nullptr)
+      << "a GPU with peers has a whole graph";
   communicator_ = arguments.communicator;
+  tensor_parallel_ = arguments.tensor_parallel;
   absl::Status computed = Compute(arguments, flow);
-  communicator_ = nullptr;
   device_.set_running(false);
-  if (!computed.ok()) return GiveUp(std::move(computed));
+  if (!computed.ok()) computed = GiveUp(std::move(computed));
+  communicator_ = tensor_parallel_ = nullptr;
+  if (!computed.ok()) return computed;
   // Enqueue() has copied the scalars in the order of `outputs_`.
   const auto* scalars =
       reinterpret_cast<const float*>(host_results_.get() + sizeof(cuda::OutOfRange));
@@ -522,6 +526,8 @@ absl::Status CudaExecutor::Enqueue(const RunArguments& arguments, ParameterFlow*
   // shares its memory. Later micro-batches find them there.
   std::fill(gathered_.begin(), gathered_.end(), !arguments.is_first_micro_batch);
   for (const Segment& segment : segments_) {
+    CHECK(!segment.is_collective || communicator_ != nullptr || tensor_parallel_ != nullptr)
+        << "no other GPUs to meet";
     RETURN_IF_ERROR(BringParameters(segment, arguments.is_first_micro_batch, flow));
     RETURN_IF_ERROR(LaunchSegment(segment));
     if (arguments.is_last_micro_batch && !segment.ready.empty()) {
@@ -629,7 +635,7 @@ absl::Status CudaExecutor::LaunchSegment(const Segment& segment) {
 
 absl::Status CudaExecutor::LaunchSteps(const Segment& segment) {
   // Kernels read the other numbers from device memory.
-  const RunNumbers numbers{.communicator = communicator_};
+  const RunNumbers numbers{.communicator = communicator_, .tensor_parallel = tensor_parallel_};
   for (int i = segment.first; i < segment.last; ++i) {
     const Step& step = steps_[i];
     launching_ = i;

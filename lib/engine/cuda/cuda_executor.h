@@ -10,8 +10,8 @@
 // The nodes are cut into segments. A segment waits for its parameters, then its nodes are launched
 // as one CUDA graph. Then its final gradients start their way out while the next segment computes.
 // With peers (ExecutorPeers) parameters and gradients travel by buckets, and the GPUs share the
-// work. A node that meets the peers itself (a synchronised norm) is a segment of its own, and its
-// kernels and collective operation are enqueued one by one.
+// work. A node that meets other GPUs itself (a synchronised norm, a sum or loss of a split graph)
+// is a segment of its own, and its kernels and collective operation are enqueued one by one.
 //
 // A run allocates nothing. It waits only for parameters, and at its end for gradients.
 #pragma once
@@ -107,7 +107,7 @@ class CudaExecutor : public Executor {
     std::vector<int> awaits;     // parameters
     std::vector<int> ready;      // gradients
     std::vector<int> full;       // with peers: buckets that this segment's gradients complete
-    bool is_collective = false;  // its only node meets the peers, so it is not in a CUDA graph
+    bool is_collective = false;  // its only node meets other GPUs, so it is not in a CUDA graph
     CudaGraph graph;             // null: kernels are launched one by one
     CudaEvent arrived;           // its parameters have arrived, in the upload stream
     CudaEvent computed;          // its nodes are done, in the compute stream
@@ -158,8 +158,12 @@ class CudaExecutor : public Executor {
   absl::Status Announce(const RunArguments& arguments, ParameterFlow* flow);
   absl::Status CheckRange() const;
   absl::Status Fetch(absl::string_view name, Output& output) const;
+  // Returns this GPU's rank among those for which its streams may wait. Null: there are no others.
+  Communicator* others() const {
+    return buckets_ != nullptr ? buckets_->communicator() : tensor_parallel_;
+  }
   // Block until the GPU has finished its nodes, or a segment's gradients are on the host. They
-  // return an error if a peer fails.
+  // return an error if another rank fails.
   absl::Status AwaitNodes();
   absl::Status AwaitGradients(const Segment& segment);
   absl::Status GiveUp(absl::Status why);
@@ -196,8 +200,10 @@ class CudaExecutor : public Executor {
   mutable absl::flat_hash_map<std::string, Output> outputs_;
   std::vector<Step> steps_;
   std::vector<Segment> segments_;
-  Communicator* communicator_ = nullptr;  // of the run, see RunArguments; null: none runs
-  int launching_ = -1;                    // the step being launched; -1: none
+  // Of the run, see RunArguments. Null: none runs.
+  Communicator* communicator_ = nullptr;
+  Communicator* tensor_parallel_ = nullptr;
+  int launching_ = -1;  // the step being launched; -1: none
 };
 
 }  // namespace muster

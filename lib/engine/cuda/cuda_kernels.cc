@@ -114,6 +114,7 @@ CudaKernels::CudaKernels(CudaContext& context) : context_(context) {
   AddSequenceKernels(table_);
   AddRecurrentKernels(table_);
   AddLossKernels(table_);
+  AddCollectiveKernels(table_);
 }
 
 absl::StatusOr<PlannedNode> CudaKernels::Plan(const TypedNode& node) {

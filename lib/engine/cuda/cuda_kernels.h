@@ -103,6 +103,7 @@ void AddShapeKernels(CudaKernelTable& table);
 void AddSequenceKernels(CudaKernelTable& table);
 void AddRecurrentKernels(CudaKernelTable& table);
 void AddLossKernels(CudaKernelTable& table);
+void AddCollectiveKernels(CudaKernelTable& table);
 
 class CudaKernels : public KernelRegistry {
  public:

@@ -82,7 +82,7 @@ TEST(CudaKernelsTest, OpsThatDoNotKnowPaddingUsePlainLayouts) {
 }
 
 // A segment of its own runs between CUDA graphs, so only nodes that meet the other ranks have one.
-TEST(CudaKernelsTest, OnlyTheLossOfASplitGraphMeetsTheOtherRanks) {
+TEST(CudaKernelsTest, OnlyLossesAndSumsOfASplitGraphMeetTheOtherRanks) {
   const TensorType ids = {v1::DTYPE_I32, {8}}, row = {v1::DTYPE_F32, {8}}, loss = {v1::DTYPE_F32};
   const TensorType table = Floats({10, 4}), x = Floats({8, 4});
   const auto part = [](verification::SketchAttributes attributes) {
@@ -97,6 +97,8 @@ TEST(CudaKernelsTest, OnlyTheLossOfASplitGraphMeetsTheOtherRanks) {
       {{"Dropout", part({{"rate", 0.5}, {"salt", 1}}), {x}, {x}}, false},
       {{"SoftmaxCrossEntropy", of_loss, {x, ids}, {loss, row}}, true},
       {{"SoftmaxCrossEntropyGrad", of_loss, {x, ids, row}, {x}}, false},
+      {{"AllReduce", {}, {x}, {x}}, true},
+      {{"GradientAllReduce", {}, {x}, {x}}, false},
   };
   for (const auto& [c, meets] : cases) {
     SCOPED_TRACE(c.op);
