@@ -22,10 +22,11 @@ absl::StatusOr<std::unique_ptr<CudaBuckets>> CudaBuckets::Create(
     CudaDevice& device, const ExecutorPeers& peers, absl::Span<const DeviceValues> values) {
   auto buckets = absl::WrapUnique(new CudaBuckets(device, peers));
   buckets->value_layout_ = LayOutValues(*peers.layout, values, peers.communicator->world_size());
-  ASSIGN_OR_RETURN(buckets->values_,
-                   device.Mirror(peers.parameters, cuda::Type::kF32, buckets->value_layout_.bytes));
+  // The mirrors have all parameters, so they have no slice.
+  ASSIGN_OR_RETURN(buckets->values_, device.Mirror(peers.parameters, {}, cuda::Type::kF32,
+                                                   buckets->value_layout_.bytes));
   ASSIGN_OR_RETURN(buckets->gradients_,
-                   device.Mirror(peers.gradients, cuda::Type::kF32,
+                   device.Mirror(peers.gradients, {}, cuda::Type::kF32,
                                  static_cast<int64_t>(Bytes(peers.layout->elements))));
   for (size_t i = 0; i < peers.layout->buckets.size(); ++i) {
     ASSIGN_OR_RETURN(buckets->uploaded_.emplace_back(), CreateCudaEvent());

@@ -207,14 +207,15 @@ absl::StatusOr<std::shared_ptr<void>> CudaDevice::PageLock(absl::Span<std::byte>
   });
 }
 
-absl::StatusOr<std::shared_ptr<std::byte[]>> CudaDevice::Mirror(const void* host, cuda::Type type,
-                                                                int64_t bytes) {
-  if (std::shared_ptr<std::byte[]> shared = mirrors_.Find(host, type, bytes)) return shared;
+absl::StatusOr<std::shared_ptr<std::byte[]>> CudaDevice::Mirror(const void* host,
+                                                                const ParameterSlice& slice,
+                                                                cuda::Type type, int64_t bytes) {
+  if (std::shared_ptr<std::byte[]> shared = mirrors_.Find(host, slice, type, bytes)) return shared;
   ASSIGN_OR_RETURN(CudaMemory memory, AllocateCudaMemory(bytes, "parameters and gradients"));
   RETURN_IF_ERROR(
       StatusOf(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes), compute())));
   std::shared_ptr<std::byte[]> shared = std::move(memory);
-  mirrors_.Insert(host, type, bytes, shared);
+  mirrors_.Insert(host, slice, type, bytes, shared);
   return shared;
 }
 

@@ -11,6 +11,7 @@
 #include "lib/engine/cuda/cuda_handles.h"
 #include "lib/engine/cuda/host_mirrors.h"
 #include "lib/engine/device.h"
+#include "lib/graph/tensor_parallel/placement.h"
 
 namespace muster {
 
@@ -57,15 +58,15 @@ class CudaDevice : public Device {
   cublasLtHandle_t cublas() const { return cublas_.get(); }
   cudnnHandle_t cudnn() const { return cudnn_.get(); }
 
-  // Returns the device memory that mirrors `host`. All executors of the device that ask for the
-  // same host memory with the same type and size share it while one of them lives. New memory is
-  // zeroed. Requires: host memory that no device has allocated outlives the executors.
-  absl::StatusOr<std::shared_ptr<std::byte[]>> Mirror(const void* host, kernels::cuda::Type type,
-                                                      int64_t bytes);
-  // Makes `memory` the mirror of `host` that Mirror() returns from now on.
-  void ShareMirror(const void* host, kernels::cuda::Type type, int64_t bytes,
-                   const std::shared_ptr<std::byte[]>& memory) {
-    mirrors_.Insert(host, type, bytes, memory);
+  // Returns the device memory that mirrors `slice` of the tensor at `host`. All executors of the
+  // device that ask for the same slice, type and size share it while one of them lives. New memory
+  // is zeroed. Requires: host memory that no device has allocated outlives the executors.
+  absl::StatusOr<std::shared_ptr<std::byte[]>> Mirror(const void* host, const ParameterSlice& slice,
+                                                      kernels::cuda::Type type, int64_t bytes);
+  // Makes `memory` the mirror that Mirror() returns from now on.
+  void ShareMirror(const void* host, const ParameterSlice& slice, kernels::cuda::Type type,
+                   int64_t bytes, const std::shared_ptr<std::byte[]>& memory) {
+    mirrors_.Insert(host, slice, type, bytes, memory);
   }
 
  private:

@@ -17,6 +17,7 @@
 #include "lib/collective/polled_wait.h"
 #include "lib/engine/cuda/cuda_backend.h"
 #include "lib/engine/cuda/device_faults.h"
+#include "lib/engine/cuda/slice_copies.h"
 #include "lib/engine/element_type.h"
 #include "lib/engine/profile.h"
 #include "lib/status/status.h"
@@ -33,7 +34,23 @@ constexpr int64_t kScalarOutputsMax = 4;
 // then no stream waits for peers.
 constexpr absl::Duration kDrainTimeout = absl::Minutes(1);
 
+// The most elements that travel at once, if they change their type or come from several places.
+constexpr int64_t kPiece = kStagingBytes / int64_t{sizeof(float)};
+
 size_t FloatBytes(int64_t elements) { return static_cast<size_t>(elements) * sizeof(float); }
+
+// Enqueues a copy of `copy` between memory with elements of `width` bytes. Rows begin `to_stride`
+// and `from_stride` elements apart.
+absl::Status CopyRows(std::byte* to, int64_t to_stride, const std::byte* from, int64_t from_stride,
+                      const SliceCopy& copy, int64_t width, cudaMemcpyKind kind,
+                      cudaStream_t stream) {
+  const auto row = static_cast<size_t>(copy.columns * width);
+  // Strides of 2-D copies are below 2 GiB, and a parameter may be larger.
+  if (copy.rows == 1) return StatusOf(cudaMemcpyAsync(to, from, row, kind, stream));
+  return StatusOf(cudaMemcpy2DAsync(to, static_cast<size_t>(to_stride * width), from,
+                                    static_cast<size_t>(from_stride * width), row,
+                                    static_cast<size_t>(copy.rows), kind, stream));
+}
 
 std::string Described(const TypedNode& node) {
   auto append = [](std::string* out, const TensorType& type) { out->append(type.ToString()); };
@@ -197,6 +214,7 @@ absl::Status CudaExecutor::PlaceParameters(const CompiledGraph& compiled, const 
   const v1::Graph& graph = compiled.graph();
   bool needs_staging = false;
   if (options.peers != nullptr && !graph.gradients().empty()) {
+    CHECK(options.slices.empty()) << "a GPU with peers has a whole graph";
     RETURN_IF_ERROR(JoinPeers(compiled, *options.peers));
   }
   for (int p = 0; p < graph.parameters_size(); ++p) {
@@ -208,13 +226,15 @@ absl::Status CudaExecutor::PlaceParameters(const CompiledGraph& compiled, const 
     parameter.type = TypeOf(type.dtype);
     CHECK(!parameter.is_narrow || cuda::Bytes(parameter.type) == 2);
     parameter.elements = type.elements();
+    parameter.slice = SliceOf(options, p, parameter.elements);
     needs_staging |= parameter.type != cuda::Type::kF32 && !parameter.is_narrow;
     if (buckets_ != nullptr) {
       parameter.device = buckets_->values(p);
       // Executors without gradients, which have no buckets, find the values there.
-      device_.ShareMirror(parameter.host, parameter.type, bytes, parameter.device);
+      device_.ShareMirror(parameter.host, parameter.slice, parameter.type, bytes, parameter.device);
     } else {
-      ASSIGN_OR_RETURN(parameter.device, device_.Mirror(parameter.host, parameter.type, bytes));
+      ASSIGN_OR_RETURN(parameter.device,
+                       device_.Mirror(parameter.host, parameter.slice, parameter.type, bytes));
     }
     if (graph.gradients().empty()) continue;
     Gradient& gradient = gradients_.emplace_back();
@@ -223,8 +243,9 @@ absl::Status CudaExecutor::PlaceParameters(const CompiledGraph& compiled, const 
       gradient.sum = buckets_->gradients(p);
       continue;
     }
+    if (gradient.host == nullptr) continue;
     ASSIGN_OR_RETURN(gradient.sum,
-                     device_.Mirror(gradient.host, cuda::Type::kF32,
+                     device_.Mirror(gradient.host, parameter.slice, cuda::Type::kF32,
                                     static_cast<int64_t>(FloatBytes(parameter.elements))));
   }
   if (needs_staging) {
@@ -573,7 +594,7 @@ absl::Status CudaExecutor::BringParameters(const Segment& segment, bool is_first
     if (buckets_ != nullptr) {
       RETURN_IF_ERROR(GatherBucket(buckets_->layout().bucket_of[p], flow));
     } else if (is_first) {
-      RETURN_IF_ERROR(Upload({.parameter = p, .first = 0, .count = parameters_[p].elements}));
+      RETURN_IF_ERROR(Upload(p, parameters_[p].slice, /*to=*/0));
     }
   }
   // All peers must issue collective operations in the same order. So all gather every bucket before
@@ -600,30 +621,35 @@ absl::Status CudaExecutor::GatherBucket(int bucket, ParameterFlow* flow) {
     if (flow != nullptr) RETURN_IF_ERROR(flow->AwaitParameter(p));
   }
   for (const ValueRange& range : buckets_->slice(bucket)) {
-    RETURN_IF_ERROR(Upload(range));
+    RETURN_IF_ERROR(Upload(range.parameter, {.offset = range.first, .run_elements = range.count},
+                           /*to=*/range.first));
   }
   return buckets_->Gather(bucket);
 }
 
-// Uploads values. If their type changes on the device, they go through staging memory in pieces.
-// The upload stream serializes the pieces, so that they can share this memory.
-absl::Status CudaExecutor::Upload(const ValueRange& range) {
-  const Parameter& parameter = parameters_[range.parameter];
+// Uploads `values` of parameter `p` to element `to` of its memory. If their type changes on the
+// device, they go through staging memory in pieces. The upload stream serializes the pieces, so
+// that they can share this memory.
+absl::Status CudaExecutor::Upload(int p, const ParameterSlice& values, int64_t to) {
+  const Parameter& parameter = parameters_[p];
   const int64_t width = cuda::Bytes(parameter.type);
+  const bool converts = parameter.type != cuda::Type::kF32 && !parameter.is_narrow;
   cudaStream_t stream = device_.upload();
-  std::byte* device = parameter.device.get() + range.first * width;
-  if (parameter.type == cuda::Type::kF32 || parameter.is_narrow) {
-    const auto* host = reinterpret_cast<const std::byte*>(parameter.host) + range.first * width;
-    return StatusOf(cudaMemcpyAsync(device, host, static_cast<size_t>(range.count * width),
-                                    cudaMemcpyHostToDevice, stream));
-  }
-  constexpr int64_t kPiece = kStagingBytes / sizeof(float);
-  for (int64_t start = 0; start < range.count; start += kPiece) {
-    const int64_t n = std::min(kPiece, range.count - start);
-    RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(staging_.get(), parameter.host + range.first + start,
-                                             FloatBytes(n), cudaMemcpyHostToDevice, stream)));
-    RETURN_IF_ERROR(StatusOf(cuda::Convert(device + start * width, parameter.type, staging_.get(),
-                                           cuda::Type::kF32, n, stream)));
+  const auto* host = reinterpret_cast<const std::byte*>(parameter.host);
+  const int64_t piece = converts || values.runs > 1 ? kPiece : values.elements();
+  for (int64_t start = 0, n; start < values.elements(); start += n) {
+    n = std::min(piece, values.elements() - start);
+    std::byte* device = parameter.device.get() + (to + start) * width;
+    std::byte* arrival = converts ? staging_.get() : device;
+    const int64_t arriving = converts ? int64_t{sizeof(float)} : width;  // bytes of an element
+    for (const SliceCopy& copy : CopiesOf(values, start, n)) {
+      RETURN_IF_ERROR(CopyRows(arrival + (copy.slice - start) * arriving, copy.columns,
+                               host + copy.whole * arriving, copy.stride, copy, arriving,
+                               cudaMemcpyHostToDevice, stream));
+    }
+    if (!converts) continue;
+    RETURN_IF_ERROR(StatusOf(
+        cuda::Convert(device, parameter.type, staging_.get(), cuda::Type::kF32, n, stream)));
   }
   return absl::OkStatus();
 }
@@ -656,6 +682,7 @@ absl::Status CudaExecutor::LaunchSteps(const Segment& segment) {
 absl::Status CudaExecutor::ExportGradients(const Step& step) {
   for (int p : step.ready) {
     const Gradient& gradient = gradients_[p];
+    if (gradient.sum == nullptr) continue;
     RETURN_IF_ERROR(StatusOf(cuda::ExportGradient(
         reinterpret_cast<float*>(gradient.sum.get()), gradient.device, parameters_[p].type,
         context_.numbers, parameters_[p].elements, device_.compute())));
@@ -674,15 +701,30 @@ absl::Status CudaExecutor::Download(const Segment& segment) {
   }
   for (int p : segment.ready) {
     if (buckets_ != nullptr) break;
-    RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(gradients_[p].host, gradients_[p].sum.get(),
-                                             FloatBytes(parameters_[p].elements),
-                                             cudaMemcpyDeviceToHost, stream)));
+    if (gradients_[p].host != nullptr) RETURN_IF_ERROR(DownloadGradient(p));
   }
   // The result of the range check must be known before the first gradient is announced.
   RETURN_IF_ERROR(
       StatusOf(cudaMemcpyAsync(host_results_.get(), context_.out_of_range, sizeof(cuda::OutOfRange),
                                cudaMemcpyDeviceToHost, stream)));
   return StatusOf(cudaEventRecord(segment.delivered.get(), stream));
+}
+
+absl::Status CudaExecutor::DownloadGradient(int p) {
+  const ParameterSlice& slice = parameters_[p].slice;
+  constexpr int64_t kWidth = sizeof(float);
+  auto* host = reinterpret_cast<std::byte*>(gradients_[p].host);
+  const std::byte* device = gradients_[p].sum.get();
+  const int64_t piece = slice.runs > 1 ? kPiece : slice.elements();
+  for (int64_t start = 0, n; start < slice.elements(); start += n) {
+    n = std::min(piece, slice.elements() - start);
+    for (const SliceCopy& copy : CopiesOf(slice, start, n)) {
+      RETURN_IF_ERROR(CopyRows(host + copy.whole * kWidth, copy.stride,
+                               device + copy.slice * kWidth, copy.columns, copy, kWidth,
+                               cudaMemcpyDeviceToHost, device_.download()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CudaExecutor::Announce(const RunArguments& arguments, ParameterFlow* flow) {

@@ -51,16 +51,17 @@ class CudaExecutor : public Executor {
 
  private:
   struct Parameter {
-    const float* host = nullptr;
+    const float* host = nullptr;          // the whole
+    ParameterSlice slice;                 // what the graph has of it
     bool is_narrow = false;               // see Options::narrow_parameters
     std::shared_ptr<std::byte[]> device;  // in the graph's compute type
     cuda::Type type = cuda::Type::kF32;
-    int64_t elements = 0;
+    int64_t elements = 0;  // of the slice
   };
 
   struct Gradient {
-    float* host = nullptr;
-    std::shared_ptr<std::byte[]> sum;   // f32 sum over micro-batches
+    float* host = nullptr;              // the whole; null: another rank exports it
+    std::shared_ptr<std::byte[]> sum;   // f32 sum over micro-batches, of the slice; null: no `host`
     const std::byte* device = nullptr;  // address in the arena
   };
 
@@ -150,11 +151,12 @@ class CudaExecutor : public Executor {
   absl::Status BringParameters(const Segment& segment, bool is_first, ParameterFlow* flow);
   absl::Status GatherBucket(int bucket, ParameterFlow* flow);
   absl::Status GatherRest(ParameterFlow* flow);
-  absl::Status Upload(const ValueRange& range);
+  absl::Status Upload(int p, const ParameterSlice& values, int64_t to);
   absl::Status LaunchSegment(const Segment& segment);
   absl::Status LaunchSteps(const Segment& segment);
   absl::Status ExportGradients(const Step& step);
   absl::Status Download(const Segment& segment);
+  absl::Status DownloadGradient(int p);
   absl::Status Announce(const RunArguments& arguments, ParameterFlow* flow);
   absl::Status CheckRange() const;
   absl::Status Fetch(absl::string_view name, Output& output) const;

@@ -28,16 +28,16 @@ int64_t HostAllocations::NumberOf(const void* address) const {
   return wanted - begin < static_cast<uintptr_t>(allocation.bytes) ? allocation.number : 0;
 }
 
-HostMirrors::Memory HostMirrors::Find(const void* host, kernels::cuda::Type type,
-                                      int64_t bytes) const {
-  const auto mirror = mirrors_.find(KeyOf(host, type, bytes));
+HostMirrors::Memory HostMirrors::Find(const void* host, const ParameterSlice& slice,
+                                      kernels::cuda::Type type, int64_t bytes) const {
+  const auto mirror = mirrors_.find(KeyOf(host, slice, type, bytes));
   return mirror == mirrors_.end() ? nullptr : mirror->second.lock();
 }
 
-void HostMirrors::Insert(const void* host, kernels::cuda::Type type, int64_t bytes,
-                         const Memory& memory) {
+void HostMirrors::Insert(const void* host, const ParameterSlice& slice, kernels::cuda::Type type,
+                         int64_t bytes, const Memory& memory) {
   std::erase_if(mirrors_, [](const auto& mirror) { return mirror.second.expired(); });
-  mirrors_[KeyOf(host, type, bytes)] = memory;
+  mirrors_[KeyOf(host, slice, type, bytes)] = memory;
 }
 
 }  // namespace muster

@@ -1,15 +1,17 @@
 // Maps host memory to the device memory that mirrors it.
 #pragma once
 
-#include <compare>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <tuple>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/cuda/type.h"
+#include "lib/graph/tensor_parallel/placement.h"
 
 namespace muster {
 
@@ -36,9 +38,9 @@ class HostAllocations {
   int64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// The mirrors of one device. A mirror is identified by address, type, bytes and allocation, and
-// exists as long as a pointer to it does. For host memory outside every allocation the first three
-// alone identify it. Requires: such memory outlives its mirrors. Thread-compatible.
+// The mirrors of one device. A mirror is identified by address, slice, type, bytes and allocation,
+// and exists as long as a pointer to it does. For host memory outside every allocation the first
+// four alone identify it. Requires: such memory outlives its mirrors. Thread-compatible.
 class HostMirrors {
  public:
   using Memory = std::shared_ptr<std::byte[]>;
@@ -46,20 +48,24 @@ class HostMirrors {
   // Requires: `allocations` outlives this object.
   explicit HostMirrors(const HostAllocations* allocations) : allocations_(*allocations) {}
 
-  // Returns null if there is no such mirror.
-  Memory Find(const void* host, kernels::cuda::Type type, int64_t bytes) const;
-  void Insert(const void* host, kernels::cuda::Type type, int64_t bytes, const Memory& memory);
+  // Returns null if there is no such mirror. `slice` is what the mirror has of the tensor at
+  // `host`.
+  Memory Find(const void* host, const ParameterSlice& slice, kernels::cuda::Type type,
+              int64_t bytes) const;
+  void Insert(const void* host, const ParameterSlice& slice, kernels::cuda::Type type,
+              int64_t bytes, const Memory& memory);
 
  private:
-  struct Key {
-    const void* host;
-    kernels::cuda::Type type;
-    int64_t bytes;
-    int64_t allocation;
-    auto operator<=>(const Key&) const = default;
-  };
-  Key KeyOf(const void* host, kernels::cuda::Type type, int64_t bytes) const {
-    return {host, type, bytes, allocations_.NumberOf(host)};
+  // Address, slice, type, bytes and allocation.
+  using Key =
+      std::tuple<const void*, std::array<int64_t, 4>, kernels::cuda::Type, int64_t, int64_t>;
+  Key KeyOf(const void* host, const ParameterSlice& slice, kernels::cuda::Type type,
+            int64_t bytes) const {
+    return {host,
+            {slice.offset, slice.runs, slice.run_elements, slice.stride},
+            type,
+            bytes,
+            allocations_.NumberOf(host)};
   }
 
   const HostAllocations& allocations_;

@@ -12,10 +12,15 @@ using kernels::cuda::Type;
 class HostMirrorsTest : public testing::Test {
  protected:
   // Inserts a mirror, as a device does if it has no mirror of that memory yet.
-  HostMirrors::Memory Make(const void* host, Type type, int64_t bytes) {
+  HostMirrors::Memory Make(const void* host, Type type, int64_t bytes,
+                           const ParameterSlice& slice = {}) {
     HostMirrors::Memory memory(new std::byte[bytes]);
-    mirrors_.Insert(host, type, bytes, memory);
+    mirrors_.Insert(host, slice, type, bytes, memory);
     return memory;
+  }
+  HostMirrors::Memory Find(const void* host, Type type, int64_t bytes,
+                           const ParameterSlice& slice = {}) const {
+    return mirrors_.Find(host, slice, type, bytes);
   }
 
   std::array<std::byte, 256> host_{};
@@ -26,16 +31,26 @@ class HostMirrorsTest : public testing::Test {
 TEST_F(HostMirrorsTest, ExecutorsOfOneMemoryShareItsMirror) {
   allocations_.Add(host_.data(), 256);
   const HostMirrors::Memory first = Make(&host_[64], Type::kF32, 64);
-  EXPECT_EQ(mirrors_.Find(&host_[64], Type::kF32, 64), first);
+  EXPECT_EQ(Find(&host_[64], Type::kF32, 64), first);
 }
 
 // The first parameter and the block of all parameters begin at the same address.
 TEST_F(HostMirrorsTest, TheSameAddressWithOtherBytesOrAnotherTypeIsAnotherMirror) {
   allocations_.Add(host_.data(), 256);
   const HostMirrors::Memory parameter = Make(host_.data(), Type::kF32, 64);
-  EXPECT_EQ(mirrors_.Find(host_.data(), Type::kF32, 256), nullptr);
-  EXPECT_EQ(mirrors_.Find(host_.data(), Type::kBf16, 64), nullptr);
-  EXPECT_EQ(mirrors_.Find(host_.data(), Type::kF32, 64), parameter);
+  EXPECT_EQ(Find(host_.data(), Type::kF32, 256), nullptr);
+  EXPECT_EQ(Find(host_.data(), Type::kBf16, 64), nullptr);
+  EXPECT_EQ(Find(host_.data(), Type::kF32, 64), parameter);
+}
+
+TEST_F(HostMirrorsTest, EverySliceOfATensorHasAMirrorOfItsOwn) {
+  allocations_.Add(host_.data(), 256);
+  const ParameterSlice columns = {.runs = 4, .run_elements = 4, .stride = 8};
+  ParameterSlice others = columns;
+  others.offset = 4;
+  const HostMirrors::Memory own = Make(host_.data(), Type::kF32, 64, columns);
+  EXPECT_EQ(Find(host_.data(), Type::kF32, 64, others), nullptr);
+  EXPECT_EQ(Find(host_.data(), Type::kF32, 64, columns), own);
 }
 
 TEST_F(HostMirrorsTest, MemoryThatIsAllocatedAgainHasNoMirrorYet) {
@@ -43,17 +58,17 @@ TEST_F(HostMirrorsTest, MemoryThatIsAllocatedAgainHasNoMirrorYet) {
   const HostMirrors::Memory stale = Make(&host_[64], Type::kF32, 64);
   allocations_.Remove(host_.data());
   allocations_.Add(host_.data(), 256);
-  EXPECT_EQ(mirrors_.Find(&host_[64], Type::kF32, 64), nullptr);
+  EXPECT_EQ(Find(&host_[64], Type::kF32, 64), nullptr);
 
   const HostMirrors::Memory own = Make(&host_[64], Type::kF32, 64);
-  EXPECT_EQ(mirrors_.Find(&host_[64], Type::kF32, 64), own);
+  EXPECT_EQ(Find(&host_[64], Type::kF32, 64), own);
   EXPECT_NE(own, stale);
 }
 
 TEST_F(HostMirrorsTest, AMirrorWithoutAPointerIsForgotten) {
   allocations_.Add(host_.data(), 256);
   Make(host_.data(), Type::kF32, 64);
-  EXPECT_EQ(mirrors_.Find(host_.data(), Type::kF32, 64), nullptr);
+  EXPECT_EQ(Find(host_.data(), Type::kF32, 64), nullptr);
 }
 
 TEST_F(HostMirrorsTest, AnAllocationEndsWhereItsBytesEnd) {
