@@ -1,11 +1,8 @@
 // Compares the CUDA executor with the CPU's on models large enough for whole vectors, several tiles
 // and several blocks. Also tests the contracts about parameters and gradients. Skips without a GPU.
-#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -23,16 +20,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "kernels/conversion.h"
-#include "lib/collective/communicator.h"
 #include "lib/collective/gradient_layout.h"
 #include "lib/collective/shared_memory_communicator.h"
 #include "lib/engine/backends/backends.h"
+#include "lib/engine/cuda/one_gpu_communicator.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
 #include "lib/graph/lowering/lowering.h"
 #include "lib/graph/zoo/zoo.h"
-#include "lib/status/status.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
@@ -304,76 +300,6 @@ TEST_F(CudaExecutorTest, ReportsAnIdOutsideTheVocabularyBeforeAnyGradient) {
 }
 
 constexpr int kPeers = 2;
-
-// A rank of a group on one GPU, which NCCL refuses to make. Operations are finished when they
-// return.
-class OneGpuCommunicator : public Communicator {
- public:
-  explicit OneGpuCommunicator(std::unique_ptr<Communicator> meeting)
-      : meeting_(std::move(meeting)) {}
-
-  int rank() const override { return meeting_->rank(); }
-  int world_size() const override { return meeting_->world_size(); }
-
-  absl::Status ReduceScatter(ConstTypedBuffer data, TypedBuffer slice,
-                             CollectiveStream stream) override {
-    ASSIGN_OR_RETURN(const auto all, Meet(data.data, stream));
-    std::vector<float> sum(slice.elements), term(slice.elements);
-    for (const void* other : all) {
-      const auto* from = static_cast<const float*>(other) + rank() * slice.elements;
-      RETURN_IF_ERROR(Copy(term.data(), from, slice.bytes(), stream));
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += term[i];
-    }
-    RETURN_IF_ERROR(Meet(data.data, stream).status());
-    return Copy(slice.data, sum.data(), slice.bytes(), stream);
-  }
-
-  absl::Status AllGather(ConstTypedBuffer slice, TypedBuffer data,
-                         CollectiveStream stream) override {
-    ASSIGN_OR_RETURN(const auto all, Meet(slice.data, stream));
-    for (int other = 0; other < kPeers; ++other) {
-      if (other == rank()) continue;
-      RETURN_IF_ERROR(Copy(data.at(other * slice.elements), all[other], slice.bytes(), stream));
-    }
-    return Meet(slice.data, stream).status();
-  }
-
-  absl::Status AllReduce(TypedBuffer, CollectiveStream) override { return Unused(); }
-  absl::Status Broadcast(TypedBuffer, int, CollectiveStream) override { return Unused(); }
-  absl::Status Await(absl::string_view what,
-                     absl::FunctionRef<absl::StatusOr<bool>()> finished) override {
-    return meeting_->Await(what, finished);
-  }
-  void Abort(absl::Status why) override { meeting_->Abort(std::move(why)); }
-
- private:
-  static absl::Status Unused() { return absl::UnimplementedError("not of use to an executor"); }
-
-  static absl::Status StatusOf(cudaError_t error) {
-    if (error == cudaSuccess) return absl::OkStatus();
-    return absl::InternalError(cudaGetErrorString(error));
-  }
-
-  static absl::Status Copy(void* to, const void* from, int64_t bytes, CollectiveStream on) {
-    const auto stream = static_cast<cudaStream_t>(on);
-    RETURN_IF_ERROR(
-        StatusOf(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream)));
-    return StatusOf(cudaStreamSynchronize(stream));
-  }
-
-  // Waits for the stream and for the other ranks. Returns the addresses that the ranks gave.
-  absl::StatusOr<std::array<const void*, kPeers>> Meet(const void* address,
-                                                       CollectiveStream stream) {
-    RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(static_cast<cudaStream_t>(stream))));
-    const auto own = std::bit_cast<double>(address);
-    std::array<double, kPeers> all;
-    RETURN_IF_ERROR(meeting_->AllGather(absl::MakeConstSpan(&own, 1),
-                                        absl::MakeSpan(all.data(), all.size()), nullptr));
-    return std::bit_cast<std::array<const void*, kPeers>>(all);
-  }
-
-  const std::unique_ptr<Communicator> meeting_;
-};
 
 // The parameters and gradients of a worker, as its GPUs share them.
 class SharedSlabs {
