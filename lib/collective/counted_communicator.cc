@@ -40,7 +40,9 @@ absl::Status CountedCommunicator::Count(Operation operation, int64_t bytes,
   counts.operations->Increment();
   counts.bytes->Increment(static_cast<double>(bytes));
   if (counts.duration != nullptr) {
-    counts.duration->Observe(absl::ToDoubleSeconds(SteadyNow() - begin));
+    const absl::Duration time = SteadyNow() - begin;
+    time_ += time;
+    counts.duration->Observe(absl::ToDoubleSeconds(time));
   }
   return called;
 }

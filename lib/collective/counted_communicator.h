@@ -4,11 +4,13 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "lib/collective/communicator.h"
 #include "lib/telemetry/metrics.h"
 #include "prometheus/counter.h"
@@ -44,6 +46,10 @@ class CountedCommunicator : public Communicator {
   void Abort(absl::Status why) override { counted_->Abort(std::move(why)); }
   void Leave(absl::Status why) override { counted_->Leave(std::move(why)); }
 
+  // Returns the time of the rank's operations since the last call: 0 with NCCL. Called on the
+  // rank's thread.
+  absl::Duration TakeTime() { return std::exchange(time_, absl::ZeroDuration()); }
+
  private:
   enum class Operation { kAllReduce, kReduceScatter, kAllGather, kBroadcast };
   struct Counts {
@@ -57,6 +63,7 @@ class CountedCommunicator : public Communicator {
 
   const std::unique_ptr<Communicator> counted_;
   std::array<Counts, 4> counts_;  // by operation
+  absl::Duration time_;           // since TakeTime()
 };
 
 }  // namespace muster

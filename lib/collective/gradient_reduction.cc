@@ -18,7 +18,9 @@ GradientReduction::GradientReduction(Options options)
     : options_(std::move(options)),
       pieces_of_parameter_(options_.layout.offsets.size()),
       order_(options_.pieces.size()),
-      missing_floats_(options_.pieces.size()) {
+      missing_floats_(options_.pieces.size()),
+      contributed_(options_.ranks > 1 ? options_.memory.size() * options_.layout.offsets.size()
+                                      : 0) {
   const std::vector<Piece>& pieces = options_.pieces;
   std::iota(order_.begin(), order_.end(), 0);
   std::ranges::sort(order_, {}, [&](int piece) { return pieces[piece].begin; });
@@ -43,6 +45,7 @@ GradientReduction::GradientReduction(Options options)
   }
   for (int device = 0; device < devices(); ++device) {
     lanes_.push_back(std::make_unique<Lane>(options_.layout.buckets.size()));
+    absl::MutexLock lock(&lanes_.back()->mu);
     for (const GradientBucket& bucket : options_.layout.buckets) {
       lanes_.back()->missing.push_back(static_cast<int>(bucket.parameters.size()));
     }
@@ -64,24 +67,55 @@ GradientReduction::~GradientReduction() {
 
 absl::Status GradientReduction::Contribute(int device, int parameter, int64_t step) {
   RETURN_IF_ERROR(status());
-  if (devices() == 1) {
-    for (const int piece : pieces_of_parameter_[parameter]) {
-      RETURN_IF_ERROR(options_.reduced(piece, step));
-    }
-    return absl::OkStatus();
+  if (devices() > 1) return CountDown(device, parameter, step);
+  if (!IsComplete(device, parameter, step)) return absl::OkStatus();
+  for (const int piece : pieces_of_parameter_[parameter]) {
+    RETURN_IF_ERROR(options_.reduced(piece, step));
   }
+  if (options_.ranks > 1) EndOf(step);
+  return absl::OkStatus();
+}
+
+// Counts the rank's contribution. Returns whether it is the last one. If there are several ranks,
+// the step is under way from the first contribution until the caller ends it after the last.
+bool GradientReduction::IsComplete(int device, int parameter, int64_t step) {
+  if (options_.ranks == 1) return true;
+  const size_t parameters = options_.layout.offsets.size();
+  absl::MutexLock lock(&ranks_mu_);
+  int& contributed = contributed_[device * parameters + parameter];
+  if (++contributed == 1) under_way_[step & 1].fetch_add(1);
+  if (contributed < options_.ranks) return false;
+  contributed = 0;
+  return true;
+}
+
+// Counts the gradient, and posts the bucket that it fills.
+absl::Status GradientReduction::CountDown(int device, int parameter, int64_t step) {
   const int bucket = options_.layout.bucket_of[parameter];
   if (!is_reduced_[bucket]) return absl::OkStatus();
-  int& missing = lanes_[device]->missing[bucket];
-  if (--missing > 0) return absl::OkStatus();
-  missing = static_cast<int>(options_.layout.buckets[bucket].parameters.size());
-  under_way_[step & 1].fetch_add(1);
-  // The mailbox has room for every bucket, and a bucket leaves it before it can be full again. If a
-  // post were lost, the lanes would sum different buckets.
-  CHECK(lanes_[device]->full.TryPost({bucket, step}))
-      << "device " << device << " is too far ahead with bucket " << bucket << " of "
-      << NameOf(step);
+  Lane& lane = *lanes_[device];
+  {
+    absl::MutexLock lock(&lane.mu);
+    if (!IsComplete(device, parameter, step)) return absl::OkStatus();
+    int& missing = lane.missing[bucket];
+    if (--missing == 0) {
+      missing = static_cast<int>(options_.layout.buckets[bucket].parameters.size());
+      under_way_[step & 1].fetch_add(1);
+      // The mailbox has room for every bucket, and a bucket leaves it before it can be full again.
+      // If a post were lost, the lanes would sum different buckets.
+      CHECK(lane.full.TryPost({bucket, step}))
+          << "device " << device << " is too far ahead with bucket " << bucket << " of "
+          << NameOf(step);
+    }
+  }
+  if (options_.ranks > 1) EndOf(step);
   return absl::OkStatus();
+}
+
+// Ends a bucket or gradient that was under way.
+void GradientReduction::EndOf(int64_t step) {
+  absl::MutexLock lock(&mu_);  // wakes AwaitAnnounced()
+  under_way_[step & 1].fetch_sub(1);
 }
 
 void GradientReduction::ReduceBuckets(int device) {
@@ -92,8 +126,7 @@ void GradientReduction::ReduceBuckets(int device) {
       if (absl::Status reduced = Reduce(device, full); !reduced.ok()) Abort(std::move(reduced));
     }
     lanes_[device]->reducing = -1;
-    absl::MutexLock lock(&mu_);  // wakes AwaitAnnounced()
-    under_way_[full.step & 1].fetch_sub(1);
+    EndOf(full.step);
   }
 }
 

@@ -56,6 +56,11 @@ class GradientReduction {
     // A device may contribute each gradient several times in a step (logical workers). Then the
     // steps below are rounds: step * rounds_per_step + 0, 1, ...
     int64_t rounds_per_step = 1;
+    // The number of ranks whose parts of the gradients make up those of a device (tensor
+    // parallelism). They share its memory. A device's gradient is final when all of them have
+    // contributed. They contribute in the same order, each on its own thread, and meet between two
+    // contributions of one parameter.
+    int ranks = 1;
   };
   explicit GradientReduction(Options options);
   ~GradientReduction();  // aborts reductions in progress
@@ -70,8 +75,9 @@ class GradientReduction {
   absl::Status SliceReduced(int device, int bucket, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Blocks until every bucket of `step` that some device has filled is announced, or the reduction
-  // has ended. Returns at once if the devices reduce by themselves. Some devices may already be at
-  // the next step. Returns DEADLINE_EXCEEDED (reason "COLLECTIVE_TIMEOUT") after
+  // has ended. Also waits for the other ranks to contribute gradients that one has contributed.
+  // Returns at once if the devices reduce by themselves. Some devices may already be at the next
+  // step. Returns DEADLINE_EXCEEDED (reason "COLLECTIVE_TIMEOUT") after
   // `announce_timeout`; the message names the devices and their present buckets.
   absl::Status AwaitAnnounced(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -89,14 +95,18 @@ class GradientReduction {
   };
   struct Lane {  // the state of one device
     explicit Lane(size_t buckets) : full(buckets + 1) {}
-    std::vector<int> missing;        // by bucket: gradients still missing in this step; used by the
-                                     // device's thread only
+    absl::Mutex mu;  // the ranks of a device post its buckets in order
+    std::vector<int> missing
+        ABSL_GUARDED_BY(mu);         // by bucket: gradients still missing in this step
     std::atomic<int> reducing = -1;  // the bucket being reduced; -1: none
     Mailbox<FullBucket> full;        // buckets to reduce
     std::jthread thread;             // last
   };
 
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsComplete(int device, int parameter, int64_t step) ABSL_LOCKS_EXCLUDED(ranks_mu_);
+  absl::Status CountDown(int device, int parameter, int64_t step);
+  void EndOf(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   void ReduceBuckets(int device);
   std::string NameOf(int64_t round) const;
   std::string NamesOfReducing() const;
@@ -108,8 +118,12 @@ class GradientReduction {
   std::vector<int> order_;                            // pieces, sorted by begin
   std::vector<std::atomic<int64_t>> missing_floats_;  // by piece: floats not yet reduced
   std::vector<bool> is_reduced_;                      // by bucket
-  // Number of full buckets over all devices, for even and for odd steps: at most two steps are in
-  // progress.
+  absl::Mutex ranks_mu_;
+  // By device, then parameter: the number of ranks that have contributed in this step. Empty if
+  // there is one rank.
+  std::vector<int> contributed_ ABSL_GUARDED_BY(ranks_mu_);
+  // The number of full buckets over all devices, and of gradients that some ranks have contributed
+  // and others have not. For even and for odd steps: at most two steps are in progress.
   std::array<std::atomic<int>, 2> under_way_ = {};
   std::atomic<bool> is_aborted_ = false;
   mutable absl::Mutex mu_;

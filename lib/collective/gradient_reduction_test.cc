@@ -121,6 +121,53 @@ TEST(GradientReductionTest, ManyStepsAnnounceEveryPieceOncePerStep) {
   }
 }
 
+// Each rank writes the elements of its own parity.
+TEST(GradientReductionTest, AGradientIsFinalWhenAllRanksOfADeviceHaveContributed) {
+  constexpr int kRanks = 2, kSteps = 20;
+  for (const int devices : {1, 2}) {
+    Node node(devices, std::vector<int64_t>(50, 301));
+    GradientReduction::Options options = node.Options();
+    options.ranks = kRanks;
+    options.reduced = [&, reduced = std::move(options.reduced)](int piece, int64_t step) mutable {
+      for (int64_t at = node.pieces[piece].begin; at < node.pieces[piece].end; ++at) {
+        EXPECT_EQ(node.memory[0][at], devices * (at % kRanks + step)) << at;
+      }
+      return reduced(piece, step);
+    };
+    GradientReduction reduction(std::move(options));
+    for (int step = 0; step < kSteps; ++step) {
+      {
+        std::vector<std::jthread> threads;
+        for (int thread = 0; thread < devices * kRanks; ++thread) {
+          threads.emplace_back([&, device = thread / kRanks, rank = thread % kRanks] {
+            for (int p = 49; p >= 0; --p) {
+              const int64_t begin = node.layout.offsets[p], end = begin + node.elements[p];
+              for (int64_t at = begin + (begin + rank) % kRanks; at < end; at += kRanks) {
+                node.memory[device][at] = static_cast<float>(at % kRanks + step);
+              }
+              EXPECT_TRUE(reduction.Contribute(device, p, step).ok());
+            }
+            EXPECT_TRUE(reduction.AwaitAnnounced(step).ok());
+          });
+        }
+      }
+      for (const auto& count : node.reduced) ASSERT_EQ(count, step + 1);
+    }
+  }
+}
+
+TEST(GradientReductionTest, ARankWaitsForTheOthersToContribute) {
+  Node node(1, {100});
+  GradientReduction::Options options = node.Options();
+  options.ranks = 2;
+  GradientReduction reduction(std::move(options));
+  ASSERT_TRUE(reduction.Contribute(0, 0, 0).ok());
+  EXPECT_THAT(node.counts(), Each(0));
+  std::jthread other([&] { EXPECT_TRUE(reduction.Contribute(0, 0, 0).ok()); });
+  ASSERT_TRUE(reduction.AwaitAnnounced(0).ok());
+  EXPECT_THAT(node.counts(), Each(1));
+}
+
 TEST(GradientReductionTest, AwaitAnnouncedReturnsWhenEveryFullBucketIsAnnounced) {
   Node node(3, std::vector<int64_t>(20, 1000));
   GradientReduction reduction(node.Options());
