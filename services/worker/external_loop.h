@@ -20,13 +20,13 @@
 #include "lib/plan/numbers.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/worker/job_runner.h"
 #include "services/worker/program/program_port.h"
 #include "services/worker/program/program_process.h"
 #include "services/worker/program/program_protocol.h"
 #include "services/worker/program_memory.h"
-#include "services/worker/progress_log.h"
-#include "services/worker/worker_metrics.h"
+#include "services/worker/runner/job_runner.h"
+#include "services/worker/runner/progress_log.h"
+#include "services/worker/runner/worker_metrics.h"
 
 namespace muster {
 

@@ -20,7 +20,7 @@
 #include "lib/version/build.h"
 #include "nlohmann/json.hpp"
 #include "services/worker/program/program_protocol.h"
-#include "services/worker/tensor_slab.h"
+#include "services/worker/training/tensor_slab.h"
 
 namespace muster {
 namespace {

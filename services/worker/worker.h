@@ -25,8 +25,8 @@
 #include "lib/telemetry/trace_file.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/worker/program/program_port.h"
+#include "services/worker/runner/worker_metrics.h"
 #include "services/worker/worker_job.h"
-#include "services/worker/worker_metrics.h"
 
 namespace muster {
 

@@ -9,7 +9,7 @@
 #include "services/worker/external_loop.h"
 #include "services/worker/program/program_process.h"
 #include "services/worker/share_check.h"
-#include "services/worker/trainer.h"
+#include "services/worker/training/trainer.h"
 
 namespace muster {
 namespace {

@@ -24,10 +24,10 @@
 #include "lib/shard/snapshot/checkpoint_client.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/worker/job_runner.h"
 #include "services/worker/program/program_port.h"
-#include "services/worker/progress_log.h"
-#include "services/worker/worker_metrics.h"
+#include "services/worker/runner/job_runner.h"
+#include "services/worker/runner/progress_log.h"
+#include "services/worker/runner/worker_metrics.h"
 
 namespace muster {
 

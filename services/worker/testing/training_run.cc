@@ -5,9 +5,9 @@
 #include "gtest/gtest.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/testing/inprocess_transport.h"
-#include "services/worker/progress_log.h"
-#include "services/worker/trainer.h"
-#include "services/worker/worker_metrics.h"
+#include "services/worker/runner/progress_log.h"
+#include "services/worker/runner/worker_metrics.h"
+#include "services/worker/training/trainer.h"
 
 namespace muster {
 

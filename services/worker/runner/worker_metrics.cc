@@ -1,4 +1,4 @@
-#include "services/worker/worker_metrics.h"
+#include "services/worker/runner/worker_metrics.h"
 
 namespace muster {
 namespace {

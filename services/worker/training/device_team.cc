@@ -1,4 +1,4 @@
-#include "services/worker/device_team.h"
+#include "services/worker/training/device_team.h"
 
 #include "glog/logging.h"
 #include "lib/status/status.h"

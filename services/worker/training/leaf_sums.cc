@@ -1,4 +1,4 @@
-#include "services/worker/leaf_sums.h"
+#include "services/worker/training/leaf_sums.h"
 
 #include <algorithm>
 #include <array>

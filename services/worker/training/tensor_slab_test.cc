@@ -1,4 +1,4 @@
-#include "services/worker/tensor_slab.h"
+#include "services/worker/training/tensor_slab.h"
 
 #include <algorithm>
 #include <cstdint>

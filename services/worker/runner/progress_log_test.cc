@@ -1,4 +1,4 @@
-#include "services/worker/progress_log.h"
+#include "services/worker/runner/progress_log.h"
 
 #include <thread>
 

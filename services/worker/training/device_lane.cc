@@ -1,4 +1,4 @@
-#include "services/worker/device_lane.h"
+#include "services/worker/training/device_lane.h"
 
 #include <algorithm>
 #include <cstddef>

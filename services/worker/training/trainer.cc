@@ -1,4 +1,4 @@
-#include "services/worker/trainer.h"
+#include "services/worker/training/trainer.h"
 
 #include <algorithm>
 #include <cmath>

@@ -26,7 +26,7 @@
 #include "lib/telemetry/trace.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
-#include "services/worker/tensor_slab.h"
+#include "services/worker/training/tensor_slab.h"
 
 namespace muster {
 

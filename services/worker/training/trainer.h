@@ -29,13 +29,13 @@
 #include "lib/plan/numbers.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/worker/device_lane.h"
-#include "services/worker/device_team.h"
-#include "services/worker/job_runner.h"
-#include "services/worker/leaf_sums.h"
-#include "services/worker/progress_log.h"
-#include "services/worker/tensor_slab.h"
-#include "services/worker/worker_metrics.h"
+#include "services/worker/runner/job_runner.h"
+#include "services/worker/runner/progress_log.h"
+#include "services/worker/runner/worker_metrics.h"
+#include "services/worker/training/device_lane.h"
+#include "services/worker/training/device_team.h"
+#include "services/worker/training/leaf_sums.h"
+#include "services/worker/training/tensor_slab.h"
 
 namespace muster {
 

@@ -19,11 +19,11 @@
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/testing/inprocess_transport.h"
 #include "proto/muster/v1/job.pb.h"
-#include "services/worker/progress_log.h"
+#include "services/worker/runner/progress_log.h"
+#include "services/worker/runner/worker_metrics.h"
 #include "services/worker/testing/tiny_jobs.h"
 #include "services/worker/testing/training_run.h"
-#include "services/worker/trainer.h"
-#include "services/worker/worker_metrics.h"
+#include "services/worker/training/trainer.h"
 
 namespace muster::logical_workers_test {
 namespace {
