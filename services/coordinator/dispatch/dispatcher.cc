@@ -23,6 +23,7 @@
 #include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/shard_holders.h"
 #include "services/coordinator/scheduling/plan_memory.h"
+#include "services/coordinator/scheduling/worker_devices.h"
 #include "services/coordinator/scheduling/worker_numbers.h"
 
 namespace muster {
@@ -133,6 +134,19 @@ std::optional<Placement> PlaceNewcomers(const RecoveringJob& job, const WarmUp& 
   std::optional<Placement> placement = PlaceAgain(job, able);
   if (placement && placement->workers.size() == job.workers.size()) return std::nullopt;
   return placement;
+}
+
+// Returns the attached workers whose devices cannot share the job's model.
+absl::btree_set<std::string> Unsuitable(
+    const v1::JobSpec& spec, const absl::btree_map<std::string, AttachedMember>& members) {
+  absl::btree_set<std::string> unsuitable;
+  const int degree = spec.resources().tensor_parallel();
+  if (degree <= 1) return unsuitable;
+  for (const auto& [name, member] : members) {
+    if (!member.attached || member.leaving || member.hello.role() != v1::WORKER) continue;
+    if (!CanShareModel(member.hello, degree)) unsuitable.insert(name);
+  }
+  return unsuitable;
 }
 
 }  // namespace
@@ -426,6 +440,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
                           now - start_ >= limits::kAttachBackoffMax + kConnectTime,
       // A job that recovers only to stop does not need an excluded worker: it stops without one.
       .tries_excluded = !entry.job.RecoversToStop(),
+      .of_other_kind = Unsuitable(record.spec(), members),
       .keeps_ps = resume_point.carries};
   const auto has_excluded = [&](const std::string& name) {
     return entry.job.warm_up().WhyExcluded(name) != nullptr;
@@ -435,7 +450,9 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
   const bool joins = record.reason() == Job::kWorkersJoin;
   for (const std::string& name : free.workers) {
     const bool unprepared = joins && !entry.job.warm_up().Has(name);
-    if (unprepared || has_excluded(name)) job.excluded.insert(name);
+    if (unprepared || has_excluded(name) || job.of_other_kind.contains(name)) {
+      job.excluded.insert(name);
+    }
   }
   for (const FreeMembers::Ps& ps : free.ps) {
     if (has_excluded(ps.name)) job.excluded_ps.insert(ps.name);
@@ -645,7 +662,10 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
                       .keeps_ps = true};
     AddNeeds(transaction, *entry, members, job);
     FreeMembers able = free;
-    std::erase_if(able.workers, [&](const auto& name) { return warm_up.Excludes(name); });
+    const absl::btree_set<std::string> unsuitable = Unsuitable(record.spec(), members);
+    std::erase_if(able.workers, [&](const auto& name) {
+      return warm_up.Excludes(name) || unsuitable.contains(name);
+    });
     const std::optional<Placement> placement = PlaceNewcomers(job, warm_up, able);
     if (!placement) continue;
     const std::vector<std::string> newcomers(placement->workers.begin() + std::ssize(job.workers),
@@ -688,6 +708,8 @@ void Dispatcher::LetWorkersYield(JobRegistry::Transaction& transaction,
   const WaitingJob& job = *std::ranges::find(waiting, first.number, &WaitingJob::number);
   if (first.cause != WaitCause::kWorkers || !job.has_reservation) return;
   if (std::ssize(free.ps) < job.ps || FitOf(job, free.ps) != MemoryFit::kFits) return;
+  // The workers that others yield may be unsuitable, too.
+  if (!job.unsuitable.empty()) return;
   // Workers that an earlier job yielded become free within a step.
   if (!letting_go_.empty()) return;
 
@@ -776,7 +798,7 @@ void Dispatcher::Dispatch() {
   {
     JobRegistry::Transaction transaction(registry_);
     WaitForCommits(transaction);
-    const std::vector<WaitingJob> waiting = WaitingJobs(transaction, starting);
+    std::vector<WaitingJob> waiting = WaitingJobs(transaction, starting);
     bool recovering = std::ranges::any_of(transaction.Active(), [](const auto* entry) {
       return entry->job.state() == v1::RECOVERING;
     });
@@ -793,6 +815,9 @@ void Dispatcher::Dispatch() {
     if (!recovering) reserved_for_ = 0;
     if (waiting.empty() && !recovering && !growing && !missing) return;
     const auto members = fleet_->members();
+    for (WaitingJob& job : waiting) {
+      job.unsuitable = Unsuitable(transaction.FindNumber(job.number)->job.record().spec(), members);
+    }
     FreeMembers free = FindFreeMembers(transaction, starting, members, letting_go);
     if (missing) recovering = GiveUpMissing(transaction, members, free);
     if (recovering) starts = Recoveries(transaction, starting, members, free);

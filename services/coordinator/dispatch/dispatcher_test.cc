@@ -55,6 +55,15 @@ class DispatcherTest : public RegistryFixture {
     ASSERT_TRUE(arrival.ok()) << arrival.status();
     attached_.push_back(arrival->attachment);
   }
+  std::shared_ptr<Attachment> AttachWorker(const std::string& name, int devices) {
+    v1::Hello hello = Hello(name);
+    for (int i = 0; i < devices; ++i) hello.add_devices(absl::StrCat("cpu:", i));
+    auto arrival =
+        fleet_->Attach(hello, std::make_shared<StreamWaker>(std::function<void()>()), now_);
+    EXPECT_TRUE(arrival.ok()) << arrival.status();
+    arrival->attachment->TakeDirectives();  // discards the welcome
+    return arrival->attachment;
+  }
   void ChangeRounds(uint64_t job, void (CheckpointRounds::*what)()) {
     JobRegistry::Transaction transaction(registry_.get());
     (transaction.FindNumber(job)->rounds.*what)();
@@ -247,6 +256,35 @@ TEST_F(DispatcherTest, AJobWithLogicalWorkersStartsAtOnceWithAUsefulNumber) {
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
   EXPECT_THAT(View(job).workers(), ElementsAre("w-0", "w-1", "w-2", "w-3"));
+}
+
+// Neither at its start nor when it recovers or grows.
+TEST_F(DispatcherTest, AJobTakesOnlyWorkersWhoseDevicesCanShareItsModel) {
+  v1::JobSpec policy;
+  policy.mutable_resources()->set_tensor_parallel(2);
+  policy.mutable_resources()->mutable_workers()->set_max(3);
+  const uint64_t job = AddJob(/*graph=*/nullptr, policy);
+  attached_ = {Attach("p-0"), AttachWorker("w-0", 1), AttachWorker("w-1", 3)};
+  Dispatch();
+  now_ += absl::Seconds(10);
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::QUEUED);
+  EXPECT_EQ(View(job).waiting().message(),
+            "needs 1 worker, 0 free of the 0 attached whose devices fit "
+            "resources.tensor_parallel (those of 2 do not): start more, or submit it with fewer "
+            "(resources.workers.min)");
+
+  attached_.push_back(AttachWorker("w-2", 2));
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
+  EXPECT_THAT(View(job).workers(), ElementsAre("w-2"));
+
+  for (const char* member : {"w-2", "p-0"}) Tell(job, member, v1::MEMBER_PREPARED);
+  now_ += Job::kJoinAfter;
+  attached_.push_back(AttachWorker("w-3", 4));
+  Dispatch();
+  EXPECT_NE(WarmUpPlanOf(*attached_.back()).rehearsal(), 0);
+  EXPECT_THAT(TakeAll(*attached_[1]), ::testing::IsEmpty());
 }
 
 TEST_F(DispatcherTest, AJobWithLogicalWorkersGrowsToUsefulNumbers) {

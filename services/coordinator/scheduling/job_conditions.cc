@@ -28,6 +28,10 @@ void Explain(const Wait& wait, v1::JobWaiting& waiting) {
       waiting.set_message(absl::StrCat(
           "needs ", CountOfWorkers(wait.workers_needed), ", ", wait.workers_free, " free of the ",
           wait.workers_attached, " attached",
+          wait.workers_unsuitable > 0
+              ? absl::StrCat(" whose devices fit resources.tensor_parallel (those of ",
+                             wait.workers_unsuitable, " do not)")
+              : "",
           wait.workers_attached < wait.workers_needed ? ": start more, or submit it with fewer "
                                                         "(resources.workers.min)"
                                                       : ""));

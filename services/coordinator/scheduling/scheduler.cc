@@ -37,9 +37,19 @@ int CountLargeEnough(absl::Span<const FreeMembers::Ps> all, int64_t bytes) {
       std::ranges::count_if(all, [&](const auto& ps) { return ps.capacity_bytes >= bytes; }));
 }
 
+int CountSuitable(const WaitingJob& job, const std::vector<std::string>& workers) {
+  return static_cast<int>(std::ranges::count_if(
+      workers, [&](const std::string& name) { return !job.unsuitable.contains(name); }));
+}
+
+// Returns the number of attached workers that are suitable for the job.
+int SuitableAttached(const WaitingJob& job, const FreeMembers& free) {
+  return std::max(0, free.workers_attached - static_cast<int>(job.unsuitable.size()));
+}
+
 // Returns why `job` cannot start now.
 WaitCause CauseOf(const WaitingJob& job, const FreeMembers& free) {
-  if (std::ssize(free.workers) < job.workers_min) return WaitCause::kWorkers;
+  if (CountSuitable(job, free.workers) < job.workers_min) return WaitCause::kWorkers;
   if (std::ssize(free.ps) < job.ps) return WaitCause::kPs;
   if (CountWithRoom(free.ps, job.ps_memory.With(job.workers_min)) < job.ps) {
     return WaitCause::kPsMemory;
@@ -50,7 +60,7 @@ WaitCause CauseOf(const WaitingJob& job, const FreeMembers& free) {
 }  // namespace
 
 bool CouldFit(const WaitingJob& job, const FreeMembers& free) {
-  return free.workers_attached >= job.workers_min &&
+  return SuitableAttached(job, free) >= job.workers_min &&
          CountLargeEnough(free.ps, job.ps_memory.With(job.workers_min)) >= job.ps;
 }
 
@@ -81,8 +91,9 @@ Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
               .position = i + 1,
               .queue_length = queue_length,
               .workers_needed = job.workers_min,
-              .workers_free = static_cast<int>(free.workers.size()),
-              .workers_attached = free.workers_attached,
+              .workers_free = CountSuitable(job, free.workers),
+              .workers_attached = SuitableAttached(job, free),
+              .workers_unsuitable = static_cast<int>(job.unsuitable.size()),
               .ps_needed = job.ps,
               .ps_attached = static_cast<int>(free.ps.size()),
               .reserved_for = reserved_for};
@@ -93,7 +104,7 @@ Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
     const auto useful = [&](int workers) {
       return UsefulAtMost(workers, job.workers_min, job.logical);
     };
-    int workers = useful(std::min<int>(job.workers_max, free.workers.size()));
+    int workers = useful(std::min(job.workers_max, wait.workers_free));
     const int enough = job.settle_for_fewer ? job.workers_min : job.workers_max;
     // Fewer workers need less memory on each ps.
     while (workers >= enough && CountWithRoom(free.ps, job.ps_memory.With(workers)) < job.ps) {
@@ -112,6 +123,8 @@ Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
     // Not std::ranges::stable_partition: Clang 14 cannot compile its result type of libstdc++ 12.
     std::stable_partition(free.workers.begin(), free.workers.end(),
                           [&](const std::string& name) { return job.preferred.contains(name); });
+    std::stable_partition(free.workers.begin(), free.workers.end(),
+                          [&](const std::string& name) { return !job.unsuitable.contains(name); });
     placement.workers.assign(free.workers.begin(), free.workers.begin() + workers);
     free.workers.erase(free.workers.begin(), free.workers.begin() + workers);
     for (auto* names : {&placement.workers, &free.workers}) std::ranges::sort(*names, NaturalLess);

@@ -28,6 +28,8 @@ struct WaitingJob {
   // Workers that the job takes first if they are free. With logical workers these are its former
   // ones, because they have the device kind with which it trained.
   absl::btree_set<std::string> preferred = {};
+  // Attached workers, free or not, that cannot compute the job (CanShareModel()).
+  absl::btree_set<std::string> unsuitable = {};
   int ps = 1;                    // 0: workers own the shards
   PsMemory ps_memory = {};       // the most that it needs on any ps; zeros: not known yet
   bool settle_for_fewer = true;  // false: needs workers_max, because more workers may soon attach
@@ -70,8 +72,9 @@ struct Wait {
   int position = 0;  // in the queue, from 1
   int queue_length = 0;
   int workers_needed = 0;
-  int workers_free = 0;
-  int workers_attached = 0;
+  int workers_free = 0;        // without unsuitable ones
+  int workers_attached = 0;    // without unsuitable ones
+  int workers_unsuitable = 0;  // attached
   int ps_needed = 0;
   int ps_attached = 0;
   uint64_t reserved_for = 0;  // with kItsTurn: the job that has the reservation
@@ -90,10 +93,10 @@ bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b);
 // it. Otherwise a stream of small jobs would starve a large one. No job starts while
 // free.reserved_for is set.
 //
-// Members: workers in natural name order ("w-2" before "w-10"), preferred ones first. Ps with the
-// fewest jobs first, then by name, among those with room for the job's shards. If too few ps have
-// room, the job takes fewer workers, because they need less memory. A job with logical workers
-// takes a useful number of workers (worker_numbers.h), or workers_min.
+// Members: suitable workers in natural name order ("w-2" before "w-10"), preferred ones first. Ps
+// with the fewest jobs first, then by name, among those with room for the job's shards. If too few
+// ps have room, the job takes fewer workers, because they need less memory. A job with logical
+// workers takes a useful number of workers (worker_numbers.h), or workers_min.
 std::vector<Placement> Schedule(absl::Span<const WaitingJob> waiting, FreeMembers free);
 // The result of Decide().
 struct Decision {

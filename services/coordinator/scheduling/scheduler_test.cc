@@ -94,6 +94,27 @@ TEST(SchedulerTest, AJobTakesTheWorkersThatItPrefersFirst) {
   EXPECT_THAT(placements[1].workers, ElementsAre("w-2"));
 }
 
+TEST(SchedulerTest, AJobTakesNoUnsuitableWorkers) {
+  WaitingJob job{.number = 1, .workers_max = 3, .preferred = {"w-2"}, .unsuitable = {"w-1", "w-2"}};
+  FreeMembers free = Fleet({"w-1", "w-2", "w-3", "w-4"}, {"p-0"});
+  free.workers_attached = 5;
+  const auto placements = Schedule({job, WaitingJob{.number = 2}}, free);
+  ASSERT_EQ(placements.size(), 2);
+  EXPECT_THAT(placements[0].workers, ElementsAre("w-3", "w-4"));
+  EXPECT_THAT(placements[1].workers, ElementsAre("w-1"));
+
+  job.workers_min = 3;
+  const Decision decision = Decide({job}, free);
+  ASSERT_EQ(decision.waits.size(), 1);
+  EXPECT_EQ(decision.waits[0].cause, WaitCause::kWorkers);
+  EXPECT_EQ(decision.waits[0].workers_free, 2);
+  EXPECT_EQ(decision.waits[0].workers_attached, 3);
+  EXPECT_EQ(decision.waits[0].workers_unsuitable, 2);
+  EXPECT_TRUE(CouldFit(job, free));
+  job.workers_min = 4;
+  EXPECT_FALSE(CouldFit(job, free));
+}
+
 TEST(SchedulerTest, FreeMembersAreReservedForAGangThatHasWaitedLong) {
   const std::vector<WaitingJob> jobs = {
       {.number = 1, .workers_min = 3, .workers_max = 3, .has_reservation = true},
