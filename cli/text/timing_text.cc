@@ -60,6 +60,8 @@ v1::ReadJobTimingResponse Since(const v1::ReadJobTimingResponse& before,
     timing.set_wait_seconds(timing.wait_seconds() - old.wait_seconds());
     timing.set_forward_seconds(timing.forward_seconds() - old.forward_seconds());
     timing.set_backward_seconds(timing.backward_seconds() - old.backward_seconds());
+    timing.set_tensor_parallel_seconds(timing.tensor_parallel_seconds() -
+                                       old.tensor_parallel_seconds());
     timing.set_sent_bytes(timing.sent_bytes() - old.sent_bytes());
     timing.set_received_bytes(timing.received_bytes() - old.received_bytes());
     if (timing.has_input()) *timing.mutable_input() = muster::Since(old.input(), timing.input());
@@ -78,6 +80,9 @@ std::string TimingText(const std::string& job, const v1::ReadJobTimingResponse& 
                                   : std::vector<const char*>{"COMPUTE ms"}) {
     header.emplace_back(column);
   }
+  const bool has_ranks =
+      std::ranges::any_of(costs, [](const auto& cost) { return cost.tensor_parallel > 0; });
+  if (has_ranks) header.emplace_back("RANKS ms");
   for (const char* column : {"WAIT ms", "SENT/STEP", "RECEIVED/STEP", "SAMPLES/S"})
     header.emplace_back(column);
   Table table(std::move(header));
@@ -90,6 +95,7 @@ std::string TimingText(const std::string& job, const v1::ReadJobTimingResponse& 
     } else {
       row.push_back(Millis(cost.compute));
     }
+    if (has_ranks) row.push_back(Millis(cost.tensor_parallel));
     row.push_back(Millis(cost.wait));
     row.push_back(FormatBytes(static_cast<int64_t>(cost.sent_bytes)));
     row.push_back(FormatBytes(static_cast<int64_t>(cost.received_bytes)));

@@ -15,7 +15,9 @@ v1::ReadJobTimingResponse Since(const v1::ReadJobTimingResponse& before,
 // Returns a table of the steps and conclusions. Each worker has a row, in milliseconds per step. A
 // worker that reads files has another one, in milliseconds per sample and stage. The conclusions
 // name the straggler, if there is one. They say with the arithmetic whether input, computation or
-// communication bounds the job. If no worker has finished a step, the text says so.
+// communication bounds the job. Jobs with tensor parallelism have a column RANKS ms: the part of
+// the computing time in collectives of the ranks. If no worker has finished a step, the text says
+// so.
 //
 //   WORKER    STEPS  STEP ms  DATA ms  FORWARD ms  BACKWARD ms  WAIT ms  SENT/STEP  ...
 //   worker-0  120    52.1     0.4      20.3        28.0         3.4      1.0 MiB    ...

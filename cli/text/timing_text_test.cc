@@ -83,6 +83,21 @@ TEST(TimingTextTest, WithoutTheForwardPassThereIsOneColumnForComputing) {
           absl::StrJoin(StepVerdict(StepCosts(timing)), "\n") + "\n");
 }
 
+TEST(TimingTextTest, ShowsTheTimeInCollectivesOfTheRanks) {
+  v1::ReadJobTimingResponse before;
+  Add(before, "worker-0", {.compute = 2});
+  v1::ReadJobTimingResponse after = before;
+  v1::StepTiming& timing = *after.mutable_members(0)->mutable_timing();
+  timing.set_steps(200);
+  timing.set_step_seconds(6);
+  timing.set_compute_seconds(6);
+  timing.set_tensor_parallel_seconds(1);
+  EXPECT_THAT(TimingText("a-1", Since(before, after)),
+              HasSubstr("WORKER    STEPS  STEP ms  DATA ms  COMPUTE ms  RANKS ms  WAIT ms  "));
+  EXPECT_THAT(TimingText("a-1", Since(before, after)),
+              HasSubstr("worker-0  100    40.0     0.0      40.0        10.0      0.0 "));
+}
+
 TEST(TimingTextTest, SinceReturnsTheDifferenceIfThereIsOne) {
   v1::ReadJobTimingResponse before, after;
   Add(before, "worker-0", {.compute = 5});

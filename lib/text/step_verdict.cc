@@ -13,6 +13,8 @@ namespace {
 
 // A worker is a straggler if its own time is at least this many times the mean of the others.
 constexpr double kStragglerFactor = 1.2;
+// A job has too high a tensor-parallel degree if this part of its computing time is communication.
+constexpr double kTensorParallelPart = 0.3;
 
 std::string Millis(double seconds) { return absl::StrFormat("%.1f", 1e3 * seconds); }
 
@@ -32,6 +34,7 @@ StepCost CostOf(const v1::MemberTiming& member) {
           .wait = timing.wait_seconds() / steps,
           .forward = timing.forward_seconds() / steps,
           .backward = timing.backward_seconds() / steps,
+          .tensor_parallel = timing.tensor_parallel_seconds() / steps,
           .sent_bytes = static_cast<double>(timing.sent_bytes()) / steps,
           .received_bytes = static_cast<double>(timing.received_bytes()) / steps,
           .samples = static_cast<double>(timing.samples()) / steps,
@@ -80,6 +83,13 @@ std::string Bound(const StepCost& slowest) {
     return absl::StrCat("input-bound: ", slowest.worker, " waits ",
                         PercentOf(slowest.data, slowest.step), " of a step for its batch (",
                         arithmetic, "). Faster storage, or fewer samples to prepare at once, help");
+  }
+  if (slowest.compute >= slowest.wait &&
+      slowest.tensor_parallel >= kTensorParallelPart * slowest.compute) {
+    return absl::StrCat("tensor-parallel-bound: ", slowest.worker, " spends ",
+                        PercentOf(slowest.tensor_parallel, slowest.compute),
+                        " of its computing time in collectives of its ranks (", arithmetic,
+                        "). A smaller resources.tensor_parallel or a larger batch helps");
   }
   if (slowest.compute >= slowest.wait) {
     return absl::StrCat("compute-bound: ", slowest.worker, " computes ",

@@ -15,6 +15,7 @@ struct StepCost {
   std::string worker;
   double step = 0, data = 0, compute = 0, wait = 0;
   double forward = 0, backward = 0;  // parts of `compute`; 0 if the worker cannot tell them apart
+  double tensor_parallel = 0;        // part of `compute`; see StepTiming
   double sent_bytes = 0, received_bytes = 0, samples = 0, samples_per_second = 0;
   v1::InputTiming input;  // over all steps; no samples if the worker does not tell
   int64_t steps = 0;      // number of steps that the mean covers

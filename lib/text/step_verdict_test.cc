@@ -55,6 +55,19 @@ TEST(StepVerdictTest, ComputingBoundsAJobWhoseWorkersMostlyCompute) {
                           "a lower precision help"));
 }
 
+TEST(StepVerdictTest, CollectivesOfTheRanksMayBoundAJob) {
+  v1::ReadJobTimingResponse timing;
+  Add(timing, "worker-0", {.compute = 4, .wait = 1});
+  v1::StepTiming& steps = *timing.mutable_members(0)->mutable_timing();
+  steps.set_tensor_parallel_seconds(1.2);
+  EXPECT_THAT(VerdictOf(timing),
+              ElementsAre("tensor-parallel-bound: worker-0 spends 30 % of its computing time in "
+                          "collectives of its ranks (0.0 data + 40.0 compute + 10.0 wait = 50.0 ms "
+                          "a step). A smaller resources.tensor_parallel or a larger batch helps"));
+  steps.set_tensor_parallel_seconds(1.1);
+  EXPECT_THAT(VerdictOf(timing), ElementsAre(StartsWith("compute-bound: ")));
+}
+
 TEST(StepVerdictTest, TheOthersWaitForAStraggler) {
   v1::ReadJobTimingResponse timing;
   Add(timing, "worker-0", {.compute = 2, .wait = 3});
