@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "cli/commands/sync_bench.h"
 #include "google/protobuf/struct.pb.h"
 #include "kernels/byte_values.h"
+#include "lib/collective/lone_communicator.h"
 #include "lib/data/dataset.h"
 #include "lib/data/source/open_dataset.h"
 #include "lib/engine/backends/backends.h"
@@ -27,6 +29,7 @@
 #include "lib/graph/cost.h"
 #include "lib/graph/lowering/lowering.h"
 #include "lib/graph/model/model.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "lib/text/byte_size.h"
 
@@ -45,6 +48,7 @@ struct BenchOptions {
   bool deterministic = false;
   bool autotuned = false;  // --autotuned was given
   std::string values;      // kStreamed (the default) or kResident
+  int tensor_parallel = 1;
 };
 
 constexpr char kStreamed[] = "streamed";
@@ -75,12 +79,13 @@ class Bench : private ParameterFlow {
     bool tf32 = false;
     bool deterministic = false;
     bool resident = false;  // values and gradients stay on the device
+    int ranks = 1;          // of a split graph
     Profile* profile = nullptr;
   };
 
   static absl::StatusOr<std::unique_ptr<Bench>> Create(const v1::Graph& graph, Device& device,
                                                        const Options& options) {
-    auto bench = std::make_unique<Bench>(graph, device, options.resident);
+    auto bench = std::make_unique<Bench>(graph, device, options);
     const std::vector<absl::Span<const kernels::ByteValues>> as_declared(graph.inputs_size());
     ASSIGN_OR_RETURN(bench->memory_, ModelMemory::Create(bench->graph_, device, kSeed));
     ASSIGN_OR_RETURN(bench->executor_,
@@ -111,14 +116,17 @@ class Bench : private ParameterFlow {
     return bench;
   }
 
-  Bench(const v1::Graph& graph, const Device& device, bool resident)
-      : graph_(graph), gives_rows_(!device.is_cpu()), resident_(resident) {}
+  Bench(const v1::Graph& graph, const Device& device, const Options& options)
+      : graph_(graph), gives_rows_(!device.is_cpu()), resident_(options.resident) {
+    if (options.ranks > 1) ranks_.emplace(options.ranks);
+  }
 
   absl::StatusOr<absl::Duration> Time() {
     // With resident values, each run is like a micro-batch in the middle of a step: values are on
     // the device, and gradients are added up there. Only the first run transfers the values.
     const RunArguments arguments{.is_first_micro_batch = !resident_ || !has_values_,
-                                 .is_last_micro_batch = !resident_};
+                                 .is_last_micro_batch = !resident_,
+                                 .tensor_parallel = ranks_ ? &*ranks_ : nullptr};
     const absl::Time begin = absl::Now();
     RETURN_IF_ERROR(executor_->Run(arguments, /*flow=*/gives_rows_ ? this : nullptr));
     has_values_ = true;
@@ -149,6 +157,7 @@ class Bench : private ParameterFlow {
   const bool gives_rows_;                          // false for a CPU, which has them from the start
   const bool resident_;
   bool has_values_ = false;
+  std::optional<LoneCommunicator> ranks_;
   std::unique_ptr<Executor> executor_;
 };
 
@@ -236,7 +245,12 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
                      .batch = choice.batch};
   if (!device->is_cpu()) result.values = options.values.empty() ? kStreamed : options.values;
   ASSIGN_OR_RETURN(result.peak_flops, MeasurePeak(choice, *device));
-  ASSIGN_OR_RETURN(const TrainingCost cost, GraphCost(model.graph, choice.batch));
+  const LoweringOptions lowering{.precision = choice.PrecisionValue(),
+                                 .recompute = options.recompute,
+                                 .fuse = !options.no_fuse,
+                                 .tensor_parallel = {.degree = options.tensor_parallel}};
+  ASSIGN_OR_RETURN(const v1::Graph forward, ForwardGraph(model.graph, lowering));
+  ASSIGN_OR_RETURN(const TrainingCost cost, GraphCost(forward, choice.batch));
   result.flops = static_cast<double>(cost.forward.flops + cost.backward.flops);
   const v1::GraphInput& first_input = model.graph.inputs(0);
   if (first_input.dtype() == v1::DTYPE_I32 && first_input.shape_size() == 2) {
@@ -244,10 +258,7 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
   }
 
   const absl::Time begin = absl::Now();
-  ASSIGN_OR_RETURN(const v1::Graph training,
-                   TrainingGraph(model.graph, {.precision = choice.PrecisionValue(),
-                                               .recompute = options.recompute,
-                                               .fuse = !options.no_fuse}));
+  ASSIGN_OR_RETURN(const v1::Graph training, TrainingGraph(model.graph, lowering));
   Profile profile;
   ASSIGN_OR_RETURN(const auto bench,
                    Bench::Create(training, *device,
@@ -255,6 +266,7 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
                                   .tf32 = choice.precision == "tf32",
                                   .deterministic = options.deterministic,
                                   .resident = options.values == kResident,
+                                  .ranks = options.tensor_parallel,
                                   .profile = options.profile ? &profile : nullptr}));
   result.compile = absl::Now() - begin;
   ASSIGN_OR_RETURN(result.first, bench->Time());
@@ -271,19 +283,22 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
   return result;
 }
 
-std::string Text(const BenchResult& r, const ModelChoice& choice) {
+std::string Text(const BenchResult& r, const BenchOptions& options) {
+  const ModelChoice& choice = options.model;
   const double seconds = absl::ToDoubleSeconds(r.median);
   std::string text = absl::StrFormat(
-      "device       %s, %s\n"
+      "device       %s, %s%s\n"
       "ready        %.2f s: graph, memory, kernels; the first step %.1f ms\n"
       "step         %.2f ms median, %.2f ms fastest: forward and backward of %d samples\n"
       "throughput   %.1f samples/s%s\n"
       "achieved     %.1f GFLOP in a step, %.1f GFLOP/s: %.0f %% of the %.1f GFLOP/s that one "
       "large product reaches here\n"
       "activations  %s\n",
-      r.device, choice.precision, absl::ToDoubleSeconds(r.compile),
-      absl::ToDoubleMilliseconds(r.first), seconds * 1e3, absl::ToDoubleMilliseconds(r.fastest),
-      r.batch, r.batch / seconds,
+      r.device, choice.precision,
+      options.tensor_parallel > 1 ? absl::StrFormat(", rank 0 of %d alone", options.tensor_parallel)
+                                  : "",
+      absl::ToDoubleSeconds(r.compile), absl::ToDoubleMilliseconds(r.first), seconds * 1e3,
+      absl::ToDoubleMilliseconds(r.fastest), r.batch, r.batch / seconds,
       r.tokens > 0 ? absl::StrFormat(", %.0f tokens/s", r.batch * r.tokens / seconds) : "",
       r.flops / 1e9, r.flops / seconds / 1e9, 100 * r.flops / seconds / r.peak_flops,
       r.peak_flops / 1e9, FormatBytes(r.arena_bytes));
@@ -309,6 +324,9 @@ google::protobuf::Struct Message(const BenchResult& r, const BenchOptions& optio
   const auto number = [&](const char* name, double value) { fields[name].set_number_value(value); };
   fields["device"].set_string_value(r.device);
   fields["precision"].set_string_value(choice.precision);
+  if (options.tensor_parallel > 1) {
+    fields["tensor_parallel"].set_number_value(options.tensor_parallel);
+  }
   if (!r.values.empty()) {
     fields["values"].set_string_value(r.values);
     fields["deterministic"].set_bool_value(options.deterministic);
@@ -333,7 +351,7 @@ google::protobuf::Struct Message(const BenchResult& r, const BenchOptions& optio
 
 absl::Status PrintBench(const BenchOptions& options, const Session& session) {
   ASSIGN_OR_RETURN(const BenchResult result, RunBench(options));
-  session.Print(Message(result, options), Text(result, options.model),
+  session.Print(Message(result, options), Text(result, options),
                 absl::StrFormat("%.6f\n", absl::ToDoubleSeconds(result.median)));
   return absl::OkStatus();
 }
@@ -359,6 +377,10 @@ void AddBenchCommands(Command program, Session& session) {
   model.AddOption("--values", options->values, "GPU: streamed (as in a job) or resident")
       .OneOf({kStreamed, kResident});
   model.AddFlag("--recompute", options->recompute, "As training.recompute");
+  model
+      .AddOption("--tensor-parallel", options->tensor_parallel,
+                 "Only the first of N ranks, without collectives")
+      .Within(1, limits::kTensorParallelMax);
   model.SetAction([options, &session] { session.Fail(PrintBench(*options, session)); });
   AddDataBench(bench, session);
   AddSyncBench(bench, session);

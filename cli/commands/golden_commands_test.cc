@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
@@ -735,6 +736,25 @@ TEST_F(GoldenCommandsTest, ModelDescribeRefusesRanksThatCannotShareTheModel) {
   for (const char* degree : {"0", "65"}) {
     EXPECT_THAT(error(DescribeGpt(degree)), HasSubstr("--tensor-parallel")) << degree;
   }
+}
+
+TEST_F(GoldenCommandsTest, BenchModelTimesOneRankAlone) {
+  const auto bench = [&](const std::string& degree, const std::string& output) {
+    std::vector<std::string> words = DescribeGpt(degree);
+    words[1] = "model";
+    words[0] = "bench";
+    words.insert(words.end(), {"--steps", "1"});
+    if (!output.empty()) words.insert(words.end(), {"-o", output});
+    return Run(words);
+  };
+  const auto flops = [&](const std::string& degree) {
+    double number = 0;
+    EXPECT_TRUE(absl::SimpleAtod(bench(degree, "jsonpath={.step_flops}"), &number));
+    return number;
+  };
+  EXPECT_NEAR(flops("3") / flops("1"), 1 / 3.0, 0.05);
+  EXPECT_THAT(bench("3", ""), HasSubstr("fp32, rank 0 of 3 alone\n"));
+  EXPECT_EQ(bench("3", "jsonpath={.tensor_parallel}"), "3\n");
 }
 
 TEST_F(GoldenCommandsTest, DescribesTheParametersOfAnExternalModel) {

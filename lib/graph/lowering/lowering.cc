@@ -33,14 +33,6 @@ absl::StatusOr<SplitGraph> Split(const v1::Graph& forward, const LoweringOptions
   return SplitTensors(graph, types, options.tensor_parallel);
 }
 
-// Evaluation splits the training form, too. Otherwise attention without its dropout would be fused
-// and divided, and need other slices of the parameters than training.
-absl::StatusOr<v1::Graph> SplitForward(const v1::Graph& forward, const LoweringOptions& options) {
-  if (options.tensor_parallel.degree == 1) return forward;
-  ASSIGN_OR_RETURN(SplitGraph split, Split(forward, options));
-  return std::move(split.graph);
-}
-
 // Lowers attention and precision, which must come before differentiation.
 absl::StatusOr<v1::Graph> LowerForward(v1::Graph whole, const LoweringOptions& options) {
   ASSIGN_OR_RETURN(v1::Graph graph, WithFusedAttention(std::move(whole), options));
@@ -65,8 +57,16 @@ absl::StatusOr<v1::Graph> Finish(v1::Graph graph, const LoweringOptions& options
 
 }  // namespace
 
+// Evaluation splits the training form, too. Otherwise attention without its dropout would be fused
+// and divided, and need other slices of the parameters than training.
+absl::StatusOr<v1::Graph> ForwardGraph(const v1::Graph& forward, const LoweringOptions& options) {
+  if (options.tensor_parallel.degree == 1) return forward;
+  ASSIGN_OR_RETURN(SplitGraph split, Split(forward, options));
+  return std::move(split.graph);
+}
+
 absl::StatusOr<v1::Graph> TrainingGraph(const v1::Graph& forward, const LoweringOptions& options) {
-  ASSIGN_OR_RETURN(v1::Graph own, SplitForward(forward, options));
+  ASSIGN_OR_RETURN(v1::Graph own, ForwardGraph(forward, options));
   ASSIGN_OR_RETURN(const v1::Graph lowered, LowerForward(std::move(own), options));
   ASSIGN_OR_RETURN(v1::Graph graph, Differentiate(lowered));
   if (options.recompute) graph = Recompute(lowered, graph);
@@ -74,7 +74,7 @@ absl::StatusOr<v1::Graph> TrainingGraph(const v1::Graph& forward, const Lowering
 }
 
 absl::StatusOr<v1::Graph> InferenceGraph(const v1::Graph& forward, const LoweringOptions& options) {
-  ASSIGN_OR_RETURN(const v1::Graph own, SplitForward(forward, options));
+  ASSIGN_OR_RETURN(const v1::Graph own, ForwardGraph(forward, options));
   ASSIGN_OR_RETURN(v1::Graph lowered, LowerForward(InferenceForm(own), options));
   return Finish(std::move(lowered), options);
 }

@@ -31,6 +31,10 @@ absl::StatusOr<v1::Graph> TrainingGraph(const v1::Graph& forward, const Lowering
 // graph may have no logits. Parameters are divided as in the TrainingGraph of the same options.
 absl::StatusOr<v1::Graph> InferenceGraph(const v1::Graph& forward, const LoweringOptions& options);
 
+// Returns the rank's part of `forward`, before it is lowered. GraphCost() counts its operations.
+// Fails as SplitTensors does.
+absl::StatusOr<v1::Graph> ForwardGraph(const v1::Graph& forward, const LoweringOptions& options);
+
 // Returns what the graphs of these options have of each parameter.
 absl::StatusOr<std::vector<ParameterSlice>> ParameterSlices(const v1::Graph& forward,
                                                             const LoweringOptions& options);
