@@ -100,9 +100,17 @@ absl::StatusOr<JobCluster> StartOwnCluster(LocalCluster::Options options, const 
   return own;
 }
 
-int ThreadsFor(const v1::WorkerCount& workers, int cores) {
-  const int shares = std::max({1, workers.min(), workers.max(), workers.logical()});
+int ThreadsFor(const v1::ResourceSpec& resources, int cores) {
+  const v1::WorkerCount& workers = resources.workers();
+  const int shares = std::max({1, workers.min(), workers.max(), workers.logical()}) *
+                     std::max(1, resources.tensor_parallel());
   return std::max(1, (cores - 1) / shares);
+}
+
+std::string DevicesFor(const v1::ResourceSpec& resources, const std::string& devices) {
+  const int degree = resources.tensor_parallel();
+  if (degree <= 1 || devices != JobClusterOptions().devices) return devices;
+  return absl::StrCat("cpu:", degree);
 }
 
 absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,
@@ -113,9 +121,9 @@ absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,
       {.dir = options.dir,
        .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : std::max(1, spec.resources().ps()),
        .workers = std::max({1, workers.min(), workers.max()}),
-       .devices = options.devices,
+       .devices = DevicesFor(spec.resources(), options.devices),
        .threads_per_device =
-           options.threads > 0 ? options.threads : ThreadsFor(workers, UsableCpus())},
+           options.threads > 0 ? options.threads : ThreadsFor(spec.resources(), UsableCpus())},
       spec.name(), purpose);
 }
 

@@ -19,7 +19,7 @@ struct JobClusterOptions {
   std::string dir;                    // for state and logs; "": a new folder in ./muster-runs
   int ps = 0;                         // 0: as many as the job asks for
   int workers = 0;                    // 0: the job's maximum
-  std::string devices = "cpu";        // --devices of each worker
+  std::string devices = "cpu";        // --devices of each worker; "cpu": see DevicesFor()
   int threads = 0;                    // of each device; 0: see ThreadsFor()
 };
 
@@ -36,8 +36,12 @@ std::string ArgumentsToResume(const JobClusterOptions& options, const std::strin
 
 // Returns the threads of each CPU device, so that the job's workers share all cores but one. The
 // bits depend on the number of threads. So logical workers get as many on any number of workers: as
-// if each was a worker.
-int ThreadsFor(const v1::WorkerCount& workers, int cores);
+// if each was a worker. The devices that share a model share the threads of their worker.
+int ThreadsFor(const v1::ResourceSpec& resources, int cores);
+
+// Returns the --devices of each worker: `devices`, or as many CPU devices as share a model if that
+// is "cpu".
+std::string DevicesFor(const v1::ResourceSpec& resources, const std::string& devices);
 
 struct JobCluster {
   std::unique_ptr<ClusterLock> lock;  // on the folder, until the cluster has ended

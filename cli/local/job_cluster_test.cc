@@ -29,12 +29,12 @@ TEST(JobClusterTest, TheArgumentsToResumeRepeatTheOptionsOfTheUser) {
       "--ps 3 --workers 2 --devices cpu:2 --threads 4 --set checkpoint.resume_from=/c/step-10");
 }
 
-v1::WorkerCount Workers(int min, int max, int logical) {
-  v1::WorkerCount workers;
-  workers.set_min(min);
-  workers.set_max(max);
-  workers.set_logical(logical);
-  return workers;
+v1::ResourceSpec Workers(int min, int max, int logical) {
+  v1::ResourceSpec resources;
+  resources.mutable_workers()->set_min(min);
+  resources.mutable_workers()->set_max(max);
+  resources.mutable_workers()->set_logical(logical);
+  return resources;
 }
 
 TEST(JobClusterTest, LogicalWorkersHaveEquallyManyThreadsOnAnyNumberOfWorkers) {
@@ -45,6 +45,16 @@ TEST(JobClusterTest, LogicalWorkersHaveEquallyManyThreadsOnAnyNumberOfWorkers) {
   EXPECT_EQ(ThreadsFor(Workers(1, 0, /*logical=*/0), 16), 15);
   EXPECT_EQ(ThreadsFor(Workers(1, 4, /*logical=*/64), 16), 1);
   EXPECT_EQ(ThreadsFor(Workers(1, 1, /*logical=*/0), 1), 1);
+}
+
+TEST(JobClusterTest, DevicesThatShareAModelShareTheThreadsOfTheirWorker) {
+  v1::ResourceSpec resources = Workers(2, 2, /*logical=*/0);
+  EXPECT_EQ(DevicesFor(resources, "cpu"), "cpu");
+  resources.set_tensor_parallel(3);
+  EXPECT_EQ(DevicesFor(resources, "cpu"), "cpu:3");
+  EXPECT_EQ(DevicesFor(resources, "cpu:6"), "cpu:6");
+  EXPECT_EQ(DevicesFor(resources, "cuda:all"), "cuda:all");
+  EXPECT_EQ(ThreadsFor(resources, /*cores=*/16), 2);
 }
 
 }  // namespace
