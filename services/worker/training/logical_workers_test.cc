@@ -1,26 +1,19 @@
 // Jobs with logical workers have the same bits on any number of workers.
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "lib/exchange/fake_ps.h"
 #include "lib/graph/zoo/zoo.h"
-#include "lib/telemetry/metrics.h"
-#include "lib/transport/testing/inprocess_transport.h"
 #include "proto/muster/v1/job.pb.h"
-#include "services/worker/runner/progress_log.h"
-#include "services/worker/runner/worker_metrics.h"
+#include "services/worker/testing/stopped_run.h"
 #include "services/worker/testing/tiny_jobs.h"
 #include "services/worker/testing/training_run.h"
 #include "services/worker/training/trainer.h"
@@ -152,67 +145,16 @@ TEST(LogicalWorkersTest, PrecisionsAndOptionsKeepTheBits) {
   }
 }
 
-// Stops a trainer of `devices` devices at a random moment, with `stop`, and continues on fresh ps
-// at the step and values that it left. The result must be that of an undisturbed run.
-void StopAndContinue(int devices, uint32_t seed,
-                     const std::function<void(Trainer&, FakePs&)>& stop) {
-  SCOPED_TRACE(absl::StrCat(devices, " devices, seed ", seed));
+TEST(LogicalWorkersTest, AWorkerThatIsPausedOrLosesItsPsGoesOnWithTheSameBits) {
+  constexpr int64_t kAllSteps = 40;
   FakePs::Options job = Gpt();
   job.spec.mutable_data()->set_batch_size(27);
   job.spec.mutable_resources()->mutable_workers()->set_logical(kLogical);
-  constexpr int64_t kAllSteps = 40;
-  const Trained undisturbed = Train(job, kAllSteps, devices);
-
-  InProcessNetwork network;
-  auto ps = std::make_unique<FakePs>(network, job);
-  Metrics metrics;
-  WorkerMetrics worker_metrics(metrics);
-  ProgressLog log, next_log;
-  Trainer::Options options{.plan = ps->plan(),
-                           .devices = std::vector<std::string>(devices, "cpu"),
-                           .transport = [&network] { return network.MakeTransport(); },
-                           .log = &log,
-                           .metrics = &worker_metrics};
-  auto trainer = *Trainer::Create(options);
-  ASSERT_TRUE(trainer->Start(kAllSteps, {}).ok());
-  std::mt19937 random(seed);
-  const int64_t stop_at = 1 + random() % 5;
-  while (trainer->next_step() < stop_at) ASSERT_TRUE(trainer->Step().ok());
-  {
-    const std::jthread stopper([&] {
-      for (uint32_t spins = random() % 400'000; spins > 0; --spins)
-        std::atomic_thread_fence(std::memory_order_seq_cst);
-      stop(*trainer, *ps);
-    });
-    while (!trainer->done() && trainer->Step().ok()) {
-    }
-  }
-  job.generation = 2;
-  const absl::Status drained = trainer->Drain();
-  if (drained.ok()) {
-    job.first_step = trainer->next_step();
-    for (int p = 0; p < job.graph.parameters_size(); ++p) job.values.push_back(ps->parameter(p));
-  }
-  trainer->Halt(absl::CancelledError("halted"));
-  FakePs next(network, job);
-  options.plan = next.plan();
-  options.log = &next_log;
-  trainer = *Trainer::Continue(std::move(trainer), options);
-  ASSERT_TRUE(trainer->Start(kAllSteps, {}).ok());
-  while (!trainer->done()) {
-    const absl::Status status = trainer->Step();
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  for (int p = 0; p < job.graph.parameters_size(); ++p) {
-    EXPECT_EQ(next.parameter(p), undisturbed.parameters[p]) << p << ", from " << job.first_step;
-  }
-}
-
-TEST(LogicalWorkersTest, AWorkerThatIsPausedOrLosesItsPsGoesOnWithTheSameBits) {
   const uint32_t seed = std::random_device()();
   for (int i = 0; i < 12; ++i) {
-    StopAndContinue(1 + i % 3, seed + i, [](Trainer& trainer, FakePs&) { trainer.Pause(); });
-    StopAndContinue(1 + i % 3, seed + i, [](Trainer&, FakePs& ps) {
+    StopAndContinue(job, kAllSteps, 1 + i % 3, seed + i,
+                    [](Trainer& trainer, FakePs&) { trainer.Pause(); });
+    StopAndContinue(job, kAllSteps, 1 + i % 3, seed + i, [](Trainer&, FakePs& ps) {
       for (int shard = 0; shard < 2; ++shard) ps.shard(shard).Stop();
     });
   }

@@ -1,14 +1,10 @@
 // Devices of a worker that normalise together train as one device does.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <functional>
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "lib/data/dataset.h"
 #include "lib/data/source/open_dataset.h"
@@ -29,6 +24,8 @@
 #include "proto/muster/v1/job.pb.h"
 #include "services/worker/runner/progress_log.h"
 #include "services/worker/runner/worker_metrics.h"
+#include "services/worker/testing/bad_id.h"
+#include "services/worker/testing/stopped_run.h"
 #include "services/worker/testing/tiny_jobs.h"
 #include "services/worker/testing/training_run.h"
 #include "services/worker/training/trainer.h"
@@ -130,58 +127,6 @@ TEST(SynchronisedNormsTest, DevicesDoNotChangeTheSharesOfLogicalWorkers) {
   }
 }
 
-// Trains a job of one worker on `devices` devices and stops it at a random moment with `stop`.
-// Continues on fresh ps at the step and values that the worker left. The result must be that of an
-// undisturbed run.
-void StopAndContinue(FakePs::Options job, int devices, uint32_t seed,
-                     const std::function<void(Trainer&, FakePs&)>& stop) {
-  SCOPED_TRACE(absl::StrCat(devices, " devices, seed ", seed));
-  const Trained undisturbed = Train(job, kSteps, devices);
-  InProcessNetwork network;
-  FakePs ps(network, job);
-  Metrics metrics;
-  WorkerMetrics worker_metrics(metrics);
-  ProgressLog log, next_log;
-  Trainer::Options options{.plan = ps.plan(),
-                           .devices = std::vector<std::string>(devices, "cpu"),
-                           .transport = [&network] { return network.MakeTransport(); },
-                           .log = &log,
-                           .metrics = &worker_metrics};
-  auto trainer = *Trainer::Create(options);
-  ASSERT_TRUE(trainer->Start(kSteps, {}).ok());
-  std::mt19937 random(seed);
-  const int64_t stop_at = 1 + random() % 5;
-  while (trainer->next_step() < stop_at) ASSERT_TRUE(trainer->Step().ok());
-  {
-    const std::jthread stopper([&] {
-      for (uint32_t spins = random() % 400'000; spins > 0; --spins) {
-        std::atomic_thread_fence(std::memory_order_seq_cst);
-      }
-      stop(*trainer, ps);
-    });
-    while (!trainer->done() && trainer->Step().ok()) {
-    }
-  }
-  job.generation = 2;
-  if (trainer->Drain().ok()) {
-    job.first_step = trainer->next_step();
-    for (int p = 0; p < job.graph.parameters_size(); ++p) job.values.push_back(ps.parameter(p));
-  }
-  trainer->Halt(absl::CancelledError("halted"));
-  FakePs next(network, job);
-  options.plan = next.plan();
-  options.log = &next_log;
-  trainer = *Trainer::Continue(std::move(trainer), options);
-  ASSERT_TRUE(trainer->Start(kSteps, {}).ok());
-  while (!trainer->done()) {
-    const absl::Status status = trainer->Step();
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  for (int p = 0; p < job.graph.parameters_size(); ++p) {
-    EXPECT_EQ(next.parameter(p), undisturbed.parameters[p]) << p << ", from " << job.first_step;
-  }
-}
-
 // One device may be interrupted in its wait for a parameter while another one waits for it in a
 // norm.
 TEST(SynchronisedNormsTest, AWorkerThatIsPausedOrLosesItsPsGoesOnWithTheSameBits) {
@@ -190,39 +135,13 @@ TEST(SynchronisedNormsTest, AWorkerThatIsPausedOrLosesItsPsGoesOnWithTheSameBits
     FakePs::Options job = ResNet(/*synchronised=*/true, /*batch=*/8);
     if (i % 3 == 1) job.spec.mutable_training()->set_micro_batch_size(2);
     if (i % 3 == 2) job.spec.mutable_resources()->mutable_workers()->set_logical(2);
-    StopAndContinue(job, 2 + i % 2, seed + i, [](Trainer& trainer, FakePs&) { trainer.Pause(); });
-    StopAndContinue(job, 2 + i % 2, seed + i, [](Trainer&, FakePs& ps) {
+    StopAndContinue(job, kSteps, 2 + i % 2, seed + i,
+                    [](Trainer& trainer, FakePs&) { trainer.Pause(); });
+    StopAndContinue(job, kSteps, 2 + i % 2, seed + i, [](Trainer&, FakePs& ps) {
       for (int shard = 0; shard < 2; ++shard) ps.shard(shard).Stop();
     });
   }
 }
-
-// Reads the data, but each label of `sample` is beyond the classes.
-class BadLabel : public Dataset {
- public:
-  BadLabel(std::unique_ptr<const Dataset> data, int64_t sample, int input)
-      : data_(std::move(data)), sample_(sample), input_(input) {}
-
-  int64_t samples() const override { return data_->samples(); }
-  int64_t evaluation_samples() const override { return data_->evaluation_samples(); }
-  absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
-    RETURN_IF_ERROR(data_->Read(samples, rows));
-    for (size_t i = 0; i < samples.size(); ++i) {
-      if (samples[i].sample != sample_) continue;
-      constexpr int32_t kBad = 4;
-      std::memcpy(rows[input_].data() + i * sizeof(kBad), &kBad, sizeof(kBad));
-    }
-    return absl::OkStatus();
-  }
-  absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
-    return data_->ReadEvaluation(first, count, rows);
-  }
-
- private:
-  const std::unique_ptr<const Dataset> data_;
-  const int64_t sample_;
-  const int input_;
-};
 
 // The loss of one device fails. The other ones wait for it in the norms of the backward pass.
 TEST(SynchronisedNormsTest, AFailureOfOneDeviceEndsTheWaitsOfTheOthersAndIsReported) {
@@ -236,18 +155,17 @@ TEST(SynchronisedNormsTest, AFailureOfOneDeviceEndsTheWaitsOfTheOthersAndIsRepor
     WorkerMetrics worker_metrics(metrics);
     ProgressLog log;
     auto trainer =
-        Trainer::Create(
-            {.plan = ps.plan(),
-             .devices = std::vector<std::string>(devices, "cpu"),
-             .transport = [&network] { return network.MakeTransport(); },
-             .log = &log,
-             .metrics = &worker_metrics,
-             .open_data =
-                 [&](const v1::DataSpec& spec, const v1::Graph& graph,
-                     const DataOptions& options) -> absl::StatusOr<std::unique_ptr<const Dataset>> {
-               return std::make_unique<BadLabel>(OpenDataset(spec, graph, options).value(),
-                                                 /*sample=*/5, labels);
-             }})
+        Trainer::Create({.plan = ps.plan(),
+                         .devices = std::vector<std::string>(devices, "cpu"),
+                         .transport = [&network] { return network.MakeTransport(); },
+                         .log = &log,
+                         .metrics = &worker_metrics,
+                         .open_data = [&](const v1::DataSpec& spec, const v1::Graph& graph,
+                                          const DataOptions& options)
+                             -> absl::StatusOr<std::unique_ptr<const Dataset>> {
+                           return std::make_unique<BadId>(OpenDataset(spec, graph, options).value(),
+                                                          /*sample=*/5, labels, /*id=*/4);
+                         }})
             .value();
     ASSERT_TRUE(trainer->Start(kSteps, {}).ok());
     absl::Status failed;
