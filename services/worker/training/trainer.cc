@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <optional>
 #include <utility>
 
-#include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -34,12 +32,12 @@
 #include "lib/graph/lowering/lowering.h"
 #include "lib/limits/limits.h"
 #include "lib/plan/batch_order.h"
-#include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/plan/sum_tree.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/trace.h"
 #include "lib/transport/core/wire.h"
+#include "services/worker/training/non_finite_tensor.h"
 
 namespace muster {
 namespace {
@@ -889,7 +887,9 @@ absl::Status Trainer::NotFinite(int64_t step, const std::string& what) {
   if (const std::string input = NameNonFiniteInputOf(step); !input.empty()) {
     return WithReason(absl::OutOfRangeError(absl::StrCat(what, ": ", input)), "DATA_NOT_FINITE");
   }
-  return WithReason(absl::OutOfRangeError(absl::StrCat(what, NameNonFiniteTensor(step + 1))),
+  return WithReason(absl::OutOfRangeError(absl::StrCat(
+                        what, NameNonFiniteTensor(*options_.plan, *exchange_, step + 1,
+                                                  parameters_->tensors(), narrow_parameters_))),
                     "LOSS_NOT_FINITE");
 }
 
@@ -902,75 +902,6 @@ std::string Trainer::NameNonFiniteInputOf(int64_t step) const {
       pipeline_->order().SamplesOfStep(BatchOfStep(step, plan.left_out_batches()),
                                        /*first_position=*/0, data.batch_size());
   return NameNonFiniteInput(*dataset_, data, plan.graph(), batch);
-}
-
-// Names a gradient, value or statistic that is not finite, of the step that led to `version`.
-// Returns text that follows a sentence, or "" if the answer is unknown. Statistics come last,
-// because no training loss reads them.
-std::string Trainer::NameNonFiniteTensor(int64_t version) const {
-  if (exchange_->version() != version && exchange_->version() != version + 1) return "";
-  const v1::JobPlan& plan = *options_.plan;
-  absl::btree_set<int> gradients, statistics;
-  for (const ChunkId chunk : NumbersBelow<ChunkId>(plan.chunks_size())) {
-    const v1::PlanChunk& planned = plan.chunks(ToInt(chunk));
-    if (planned.slot() != 0 || std::isfinite(exchange_->GradientSquares(chunk, version))) continue;
-    (IsStatistic(planned.parameter()) ? statistics : gradients).insert(planned.parameter());
-  }
-  if (!gradients.empty()) {
-    const int of = static_cast<int>(std::ranges::count_if(
-        plan.graph().parameters(),
-        [](const v1::Parameter& parameter) { return !parameter.has_statistic_momentum(); }));
-    return absl::StrCat("; the gradients of ", gradients.size(), " of ", of,
-                        " parameters are not finite, the first is that of ",
-                        NameWithGroup(*gradients.begin()));
-  }
-  if (const std::optional<int> parameter = FirstNonFiniteValue(version)) {
-    return absl::StrCat("; its gradient is finite, but the value of parameter ",
-                        NameWithGroup(*parameter), " no longer is");
-  }
-  if (statistics.empty()) return "; every element of its gradient is finite";
-  return absl::StrCat("; the running statistic '",
-                      plan.graph().parameters(*statistics.begin()).name(),
-                      "' is not finite, every gradient is");
-}
-
-// Returns the first trained parameter with a value that is not finite. Returns none if the values
-// have another version by now, because answers may be overwriting them.
-std::optional<int> Trainer::FirstNonFiniteValue(int64_t version) const {
-  if (exchange_->version() != version) return std::nullopt;
-  constexpr uint16_t kBf16Exponent = 0x7f80;  // all ones: infinite, or not a number
-  for (int p = 0; p < options_.plan->graph().parameters_size(); ++p) {
-    if (IsStatistic(p)) continue;
-    const absl::Span<const float> values = parameters_->tensors()[p];
-    bool finite = true;
-    for (size_t i = 0; finite && i < values.size(); ++i) {
-      // Bf16, because steps of fp16 jobs are judged and never stop the job.
-      if (narrow_parameters_[p]) {
-        uint16_t bits;
-        std::memcpy(&bits, reinterpret_cast<const char*>(values.data()) + i * sizeof(bits),
-                    sizeof(bits));
-        finite = (bits & kBf16Exponent) != kBf16Exponent;
-      } else {
-        finite = std::isfinite(values[i]);
-      }
-    }
-    if (!finite) return p;
-  }
-  return std::nullopt;
-}
-
-bool Trainer::IsStatistic(int parameter) const {
-  return options_.plan->graph().parameters(parameter).has_statistic_momentum();
-}
-
-std::string Trainer::NameWithGroup(int parameter) const {
-  const v1::JobPlan& plan = *options_.plan;
-  const v1::Parameter& named = plan.graph().parameters(parameter);
-  const std::optional<int> group = GroupOf(plan.spec().training(), named);
-  return absl::StrCat(
-      "'", named.name(), "' (",
-      group ? absl::StrCat("training.parameter_groups[", *group, "]") : "of no parameter group",
-      ")");
 }
 
 absl::Status Trainer::RecordAnswered(double gradient_norm) {

@@ -164,10 +164,6 @@ class Trainer : public JobRunner {
   bool StopsAt(double loss_or_norm) const;
   absl::Status NotFinite(int64_t step, const std::string& what);
   std::string NameNonFiniteInputOf(int64_t step) const;
-  std::string NameNonFiniteTensor(int64_t version) const;
-  std::optional<int> FirstNonFiniteValue(int64_t version) const;
-  bool IsStatistic(int parameter) const;
-  std::string NameWithGroup(int parameter) const;
   absl::Status RecordAnswered(double gradient_norm);
   absl::Status CatchUp();
   struct StepTimes {
