@@ -17,23 +17,6 @@
 
 namespace muster {
 
-SampleRange PartOf(SampleRange range, int index, int parts) {
-  const int64_t each = range.count / parts;
-  const int64_t larger = range.count % parts;  // number of parts with one more sample
-  return {range.first + index * each + std::min<int64_t>(index, larger),
-          each + (index < larger ? 1 : 0)};
-}
-
-std::vector<SampleRange> MicroBatchesOf(SampleRange share, int64_t limit, int device, int devices) {
-  const SampleRange own = PartOf(share, device, devices);
-  const int64_t largest = PartOf(share, /*index=*/0, devices).count;
-  const int64_t needed = limit == 0 ? 1 : (largest + limit - 1) / limit;
-  const auto parts = static_cast<int>(std::min(needed, own.count));
-  std::vector<SampleRange> cut;
-  for (int part = 0; part < parts; ++part) cut.push_back(PartOf(own, part, parts));
-  return cut;
-}
-
 absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Options options) {
   auto lane = std::unique_ptr<DeviceLane>(new DeviceLane(std::move(options)));
   ASSIGN_OR_RETURN(lane->device_, CreateDevice(lane->options_.device, lane->options_.threads));
@@ -48,8 +31,8 @@ absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Options options) 
   return lane;
 }
 
-absl::Status DeviceLane::Allocate(const GradientLayout& layout) {
-  ASSIGN_OR_RETURN(gradients_, TensorSlab::Create(*device_, options_.graphs->training, layout));
+absl::Status DeviceLane::Allocate(const v1::Graph& graph, const GradientLayout& layout) {
+  ASSIGN_OR_RETURN(gradients_, TensorSlab::Create(*device_, graph, layout));
   return absl::OkStatus();
 }
 
@@ -89,6 +72,19 @@ int64_t DeviceLane::evaluation_bytes() const {
   return EvaluationStream::kBatches * BytesOfRows(at_once, row_bytes_);
 }
 
+// All ranks of a replica compute the gradients of whole parameters, to the same bits. The first
+// rank exports them.
+std::vector<float*> DeviceLane::ExportedGradients() const {
+  std::vector<float*> gradients = gradients_->pointers();
+  const std::vector<ParameterSlice>& slices = options_.graphs->slices;
+  if (options_.rank == 0 || slices.empty()) return gradients;
+  for (size_t p = 0; p < gradients.size(); ++p) {
+    const bool is_whole = slices[p].elements() == std::ssize(gradients_->tensors()[p]);
+    if (is_whole) gradients[p] = nullptr;
+  }
+  return gradients;
+}
+
 absl::Status DeviceLane::Build(absl::Span<float* const> parameters,
                                const std::vector<bool>& narrow_parameters) {
   const auto make = [&](const v1::Graph& graph, int64_t samples,
@@ -96,7 +92,7 @@ absl::Status DeviceLane::Build(absl::Span<float* const> parameters,
     return MakeExecutor(graph, samples, parameters, narrow_parameters, gradients);
   };
   const LaneGraphs& graphs = *options_.graphs;
-  const std::vector<float*> gradients = gradients_->pointers();
+  const std::vector<float*> gradients = ExportedGradients();
   const int64_t samples = samples_at_once(), evaluated = options_.evaluation_at_once;
   if (options_.evaluation.count > 0) {
     const int64_t at_once = std::min(evaluated, options_.evaluation.count);
@@ -135,12 +131,13 @@ absl::StatusOr<std::unique_ptr<Executor>> DeviceLane::MakeExecutor(
               .parameters = parameters,
               .narrow_parameters = narrow_parameters,
               .gradients = gradients,
+              .slices = options_.graphs->slices,
               .row_values = row_values,
               .micro_batches = !gradients.empty() && runs() > 1 && !options_.contributes_each_run,
               .tf32 = training.precision() == v1::TF32,
               .deterministic = !training.has_deterministic() || training.deterministic(),
               .peers = peers_ ? &*peers_ : nullptr,
-              .synchronised_devices = options_.devices});
+              .synchronised_devices = options_.replicas});
 }
 
 void DeviceLane::Connect(GradientExchange* exchange, GradientReduction* reduction) {
@@ -181,6 +178,7 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch,
   const bool traced = tracing();
   const int64_t begin = traced ? Trace::Now() : 0;
   forward_end_ = 0;
+  if (ranks_ != nullptr) ranks_->TakeTime();
   ASSIGN_OR_RETURN(result.loss_scale, AwaitLossScale(batch.step));
   for (run_ = 0; run_ < runs(); ++run_) {
     // All values arrive during the first run and gradients leave during the last one. In between
@@ -202,7 +200,8 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch,
                      .step = batch.step,
                      .is_first_micro_batch = contributes_each || run_ == 0,
                      .is_last_micro_batch = contributes_each || run_ == runs() - 1,
-                     .communicator = norms_ != nullptr ? norms_.get() : communicator_.get()},
+                     .communicator = norms_ != nullptr ? norms_.get() : communicator_.get(),
+                     .tensor_parallel = ranks_.get()},
                     this));
     ASSIGN_OR_RETURN(const absl::Span<const float> loss, trainer.output(graph.loss()));
     result.loss_share += loss.at(0);
@@ -212,6 +211,7 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch,
     }
   }
   result.wait = wait_;
+  if (ranks_ != nullptr) result.tensor_parallel = ranks_->TakeTime();
   if (device_->is_cpu() && runs() == 1) result.forward = last_asked_ - start - waited_before_;
   if (traced) TraceStep(begin);
   return result;
@@ -254,7 +254,7 @@ absl::Status DeviceLane::AwaitParameter(int p) {
 }
 
 absl::Status DeviceLane::GradientReady(int p) {
-  return reduction_->Contribute(options_.index, p, round());
+  return reduction_->Contribute(options_.replica, p, round());
 }
 
 absl::Status DeviceLane::SliceReduced(int bucket) {
@@ -284,7 +284,8 @@ absl::StatusOr<DeviceLane::EvaluationSums> DeviceLane::Evaluate(
     RETURN_IF_ERROR(evaluator.TakeRows(rows));
     RETURN_IF_ERROR(evaluator.Run({.batch = options_.dataset->evaluation_samples(),
                                    .first_position = options_.evaluation.first + done,
-                                   .counted_targets = counted_targets},
+                                   .counted_targets = counted_targets,
+                                   .tensor_parallel = ranks_.get()},
                                   /*flow=*/nullptr));
     ASSIGN_OR_RETURN(const absl::Span<const float> loss, evaluator.output(graph.loss()));
     sums.loss_share += loss.at(0);
@@ -294,6 +295,7 @@ absl::StatusOr<DeviceLane::EvaluationSums> DeviceLane::Evaluate(
     }
     done += count;
   }
+  sums.samples = options_.evaluation.count;
   return sums;
 }
 

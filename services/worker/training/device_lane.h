@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/collective/communicator.h"
+#include "lib/collective/counted_communicator.h"
 #include "lib/collective/gradient_layout.h"
 #include "lib/collective/gradient_reduction.h"
 #include "lib/collective/nccl_communicator.h"
@@ -22,32 +23,22 @@
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/exchange/gradient_exchange.h"
+#include "lib/graph/tensor_parallel/placement.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
+#include "services/worker/training/device_grid.h"
 #include "services/worker/training/tensor_slab.h"
 
 namespace muster {
 
-// The contiguous range [first, first + count).
-struct SampleRange {
-  int64_t first = 0;
-  int64_t count = 0;
-};
-
-// Returns part `index` of `range`, cut into `parts` as evenly as possible, larger parts first.
-SampleRange PartOf(SampleRange range, int index, int parts);
-
-// Returns the micro-batches of one of `devices` devices, which computes its PartOf() `share`. A
-// micro-batch has at most `limit` samples; limit 0: all. Every device has as many micro-batches as
-// the device with the largest part needs, or one for each of its samples if it has fewer of them.
-std::vector<SampleRange> MicroBatchesOf(SampleRange share, int64_t limit, int device, int devices);
-
-// The graphs that a job's devices run. They are built from the forward graph of the job's plan.
+// The graphs that the devices of one rank run. They are built from the forward graph of the job's
+// plan. A rank of a split graph has slices of the plan's parameters.
 struct LaneGraphs {
   v1::Graph training;
   v1::Graph inference;
+  std::vector<ParameterSlice> slices;  // empty: the parameters are whole
 };
 
 // Thread-compatible. All methods are called on the device's thread.
@@ -55,6 +46,8 @@ class DeviceLane : private ParameterFlow {
  public:
   struct Options {
     int index = 0;       // among the worker's devices
+    int replica = 0;     // see DeviceGrid
+    int rank = 0;        // in the replica
     std::string device;  // for example "cpu", see CreateDevice
     int threads = 1;
     bool place_nearby = false;  // whether to call Device::PlaceNearby()
@@ -63,9 +56,9 @@ class DeviceLane : private ParameterFlow {
     int64_t batch_size = 0;      // global
     int64_t first_position = 0;  // of the worker's share in every batch
     // The samples of the worker's share that each run of a step has: a micro-batch, or this
-    // device's samples of a logical worker. Not empty; the sizes differ by 1 at most.
+    // replica's samples of a logical worker. Not empty; the sizes differ by 1 at most.
     std::vector<SampleRange> runs;
-    int devices = 1;  // of the worker; they normalise together, see SynchroniseNorms()
+    int replicas = 1;  // of the worker; they normalise together, see SynchroniseNorms()
     // true: the gradients of each run are contributed (logical workers). false: the device adds
     // those of all runs and contributes the sums (micro-batches).
     bool contributes_each_run = false;
@@ -77,13 +70,14 @@ class DeviceLane : private ParameterFlow {
   static absl::StatusOr<std::unique_ptr<DeviceLane>> Create(Options options);
 
   Device& device() { return *device_; }
-  int64_t evaluation_samples() const { return options_.evaluation.count; }
   // Returns the bytes of the held-out samples that the lane reads ahead.
   int64_t evaluation_bytes() const;
 
-  // Allocates the gradients. Call it once, before Build(). Fails as TensorSlab::Create does.
-  absl::Status Allocate(const GradientLayout& layout);
-  // Uses the gradients of `peer` instead of allocating its own, see ExecutorPeers.
+  // Allocates the gradients of the plan's graph, which are whole. Call it once, before Build().
+  // Fails as TensorSlab::Create does.
+  absl::Status Allocate(const v1::Graph& graph, const GradientLayout& layout);
+  // Uses the gradients of `peer` instead of allocating its own: peers (see ExecutorPeers) and the
+  // ranks of a replica share them.
   void ShareGradients(const DeviceLane& peer) { gradients_ = peer.gradients_; }
   // Adds the device to a group of GPUs that reduce gradients among themselves. `metrics` counts the
   // collective operations and outlives the lane.
@@ -108,6 +102,13 @@ class DeviceLane : private ParameterFlow {
   // other ranks. GPUs that joined peers do so by their group and need no call.
   void SynchroniseNorms(std::unique_ptr<Communicator> norms) { norms_ = std::move(norms); }
 
+  // Makes the device one of the ranks that compute the following steps of its replica.
+  void JoinRanks(std::unique_ptr<CountedCommunicator> ranks) { ranks_ = std::move(ranks); }
+  // Ends the operations of the replica's ranks with `why`. May be called on any thread.
+  void AbortRanks(const absl::Status& why) {
+    if (ranks_ != nullptr) ranks_->Abort(why);
+  }
+
   struct StepResult {
     double loss_share = 0;  // of the global batch's mean loss
     float loss_scale = 0;   // applied to the gradients; 0 unless fp16
@@ -115,6 +116,7 @@ class DeviceLane : private ParameterFlow {
     // Time until the last parameter was requested, without `wait`. 0 if the device computes
     // asynchronously or the step has several runs.
     absl::Duration forward;
+    absl::Duration tensor_parallel;  // time in operations with the other ranks
   };
   // Runs forward and backward of one step, run by run, over the lane's rows of `batch`. Contributes
   // the gradients of the lane's share of the mean loss: once, or with contributes_each_run in
@@ -123,13 +125,15 @@ class DeviceLane : private ParameterFlow {
   // then. Blocks until parameters of version `batch.step` arrive. Returns ABORTED if interrupted
   // while it waits; then no gradient of the step is pushed. Requires: `batch` is the worker's whole
   // share and the last result of `input.Next()`. With contributes_each_run in a group, the
-  // parameters are there, so that no device stops alone. Devices with synchronised norms also meet
-  // in each norm, so the caller must abort their group if one of them fails.
+  // parameters are there, so that no device stops alone. Ranks, and devices with synchronised
+  // norms, also meet in the middle of a run, so the caller must abort their groups if one of them
+  // fails.
   absl::StatusOr<StepResult> Step(const InputBatch& batch, const InputPipeline& input);
 
   struct EvaluationSums {
     double loss_share = 0;  // of the mean loss over all held-out samples
     double correct = 0;     // correctly predicted targets
+    int64_t samples = 0;    // that the lane evaluated
   };
   // Evaluates the lane's held-out samples with the present parameters. `counted_targets` counts the
   // targets of all held-out samples, see InputBatch. `readers` read the samples of the next batch
@@ -157,6 +161,7 @@ class DeviceLane : private ParameterFlow {
   int64_t samples_at_once() const;
   Executor& TrainerOf(int run);
   absl::Status GiveRows(const InputBatch& batch, int run);
+  std::vector<float*> ExportedGradients() const;
   absl::StatusOr<std::unique_ptr<Executor>> MakeExecutor(const v1::Graph& graph, int64_t samples,
                                                          absl::Span<float* const> parameters,
                                                          const std::vector<bool>& narrow_parameters,
@@ -176,6 +181,7 @@ class DeviceLane : private ParameterFlow {
   std::shared_ptr<TensorSlab> gradients_;
   std::unique_ptr<Communicator> communicator_;  // null: no peers
   std::unique_ptr<Communicator> norms_;         // see SynchroniseNorms(); may be null
+  std::unique_ptr<CountedCommunicator> ranks_;  // see JoinRanks(); null: the replica has one rank
   std::optional<ExecutorPeers> peers_;
   std::unique_ptr<Executor> trainer_;         // for the larger runs
   std::unique_ptr<Executor> rest_trainer_;    // for those with one sample less; may be null

@@ -71,7 +71,7 @@ absl::Status StepWhoseExchangeFails(int fails_at) {
   }
   const GradientLayout layout = LayOutGradients(elements, GradientOrder(graphs->training), 1);
   const auto parameters = TensorSlab::Create(lane->device(), job.graph, layout).value();
-  EXPECT_TRUE(lane->Allocate(layout).ok());
+  EXPECT_TRUE(lane->Allocate(job.graph, layout).ok());
   EXPECT_TRUE(lane->Build(parameters->pointers(), std::vector<bool>(elements.size())).ok());
   FailingExchange exchange(fails_at - 1);
   GradientReduction reduction({.layout = layout,
@@ -86,33 +86,6 @@ absl::Status StepWhoseExchangeFails(int fails_at) {
                              .samples = batch})
           .value();
   return lane->Step(input->Next().value(), *input).status();
-}
-
-// Devices that meet in every micro-batch would wait forever for one with fewer of them.
-TEST(DeviceLaneTest, AllDevicesHaveEquallyManyMicroBatches) {
-  for (int64_t samples = 2; samples <= 40; ++samples) {
-    for (int devices = 1; devices <= std::min<int64_t>(4, samples); ++devices) {
-      for (const int64_t limit : {0, 2, 3, 7, 16, 100}) {
-        SCOPED_TRACE(testing::Message()
-                     << samples << " samples, " << devices << " devices, limit " << limit);
-        const size_t parts = MicroBatchesOf({5, samples}, limit, 0, devices).size();
-        int64_t next = 5;
-        for (int device = 0; device < devices; ++device) {
-          const auto cut = MicroBatchesOf({5, samples}, limit, device, devices);
-          EXPECT_EQ(cut.size(), parts);
-          for (const SampleRange& part : cut) {
-            EXPECT_EQ(part.first, next);
-            EXPECT_GE(part.count, 1);
-            EXPECT_LE(part.count, limit == 0 ? samples : limit);
-            next += part.count;
-          }
-        }
-        EXPECT_EQ(next, 5 + samples);
-      }
-    }
-  }
-  EXPECT_EQ(MicroBatchesOf({0, 33}, /*limit=*/16, 1, 2).size(), 2) << "16 samples would fit in one";
-  EXPECT_EQ(MicroBatchesOf({0, 3}, /*limit=*/1, 1, 2).size(), 1) << "the device has one sample";
 }
 
 // All values arrive with the first micro-batch and gradients leave with the last one. Without the

@@ -31,12 +31,12 @@
 #include "lib/graph/gradient_order.h"
 #include "lib/graph/lowering/lowering.h"
 #include "lib/limits/limits.h"
-#include "lib/plan/batch_order.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/plan/sum_tree.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/trace.h"
 #include "lib/transport/core/wire.h"
+#include "services/worker/training/device_check.h"
 #include "services/worker/training/non_finite_tensor.h"
 
 namespace muster {
@@ -53,45 +53,8 @@ bool ReadsTheSame(const v1::JobPlan& before, const v1::JobPlan& now) {
          MessageDifferencer::Equals(before.graph(), now.graph());
 }
 
-int64_t LogicalWorkers(const v1::JobPlan& plan) {
-  return plan.spec().resources().workers().logical();
-}
-
-// Returns the leaves of the sum tree that the worker computes: one, unless the job has logical
-// workers.
-SumNode NodeOf(const Trainer::Options& options) {
-  const int64_t logical = LogicalWorkers(*options.plan);
-  const int64_t workers = options.plan->workers_size();
-  return CutNode({.leaves = logical != 0 ? logical : workers}, workers)[ToInt(options.rank)];
-}
-
-// Returns the number of devices in use. If the smallest leaf has fewer samples than the worker has
-// devices, the other devices stay idle. With logical workers all workers use equally many.
-int DevicesIn(const Trainer::Options& options) {
-  const v1::JobPlan& plan = *options.plan;
-  const int64_t logical = LogicalWorkers(plan);
-  const int64_t samples = logical != 0 ? plan.spec().data().batch_size() / logical
-                                       : plan.workers(ToInt(options.rank)).samples();
-  return static_cast<int>(std::min<int64_t>(std::ssize(options.devices), samples));
-}
-
-// Returns the number of held-out samples of which a device evaluates all or none. With logical
-// workers these are as many as a device trains on at once, so that each is always evaluated with
-// the same others.
-int64_t EvaluationBlock(const Trainer::Options& options) {
-  const int64_t logical = LogicalWorkers(*options.plan), devices = DevicesIn(options);
-  if (logical == 0) return 1;
-  const int64_t leaf = (options.plan->spec().data().batch_size() + logical - 1) / logical;
-  return (leaf + devices - 1) / devices;
-}
-
-// Cuts `range` into `parts` parts as PartOf() does, but only at multiples of `block` samples from
-// its start.
-SampleRange BlocksOf(SampleRange range, int64_t block, int index, int parts) {
-  const SampleRange blocks = PartOf({0, (range.count + block - 1) / block}, index, parts);
-  const int64_t begin = std::min(range.count, blocks.first * block);
-  const int64_t end = std::min(range.count, (blocks.first + blocks.count) * block);
-  return {range.first + begin, end - begin};
+DeviceGrid GridOf(const Trainer::Options& options) {
+  return {*options.plan, options.rank, std::ssize(options.devices)};
 }
 
 void Observe(prometheus::Histogram& histogram, absl::Duration time) {
@@ -153,35 +116,38 @@ absl::Status Trainer::Open() {
   evaluation_labels_ = CountEvaluationLabels();
   phases.End("data");
 
-  const int devices = DevicesIn(options_);
-  ASSIGN_OR_RETURN(const std::shared_ptr<const LaneGraphs> graphs, LowerGraphs());
-  layout_ = LayOut(graphs->training, devices);
+  RETURN_IF_ERROR(CheckNumberOfDevices(plan, std::ssize(options_.devices)));
+  const DeviceGrid grid = GridOf(options_);
+  std::vector<std::shared_ptr<const LaneGraphs>> graphs;  // by rank
+  for (int rank = 0; rank < grid.ranks(); ++rank) {
+    ASSIGN_OR_RETURN(graphs.emplace_back(), LowerGraphs(grid.rank_of(rank)));
+  }
+  layout_ = LayOut(graphs[0]->training, grid.replicas());
   phases.End("graph");
 
-  const SampleRange held_out = HeldOut();
   const bool has_memory = parameters_ != nullptr;  // of the previous generation
   if (!has_memory) {
-    team_ = std::make_unique<DeviceTeam>(devices);
-    lanes_.resize(devices);
+    team_ = std::make_unique<DeviceTeam>(grid.devices());
+    lanes_.resize(grid.devices());
   }
   RETURN_IF_ERROR(team_->Run([&](int i) {
-    const std::vector<SampleRange> runs = RunsOf(i, devices);
-    const int64_t largest_run = std::ranges::max(runs, {}, &SampleRange::count).count;
-    const int64_t block = EvaluationBlock(options_);
+    const int replica = grid.replica_of(i), rank = grid.rank_of(i).rank;
     DeviceLane::Options lane{
         .index = i,
+        .replica = replica,
+        .rank = rank,
         .device = options_.devices[i],
         .threads = options_.threads_per_device,
         .place_nearby = options_.place_gpus,
-        .graphs = graphs,
+        .graphs = graphs[rank],
         .training = plan.spec().training(),
         .batch_size = plan.spec().data().batch_size(),
         .first_position = self.first_position(),
-        .runs = runs,
-        .devices = devices,
-        .contributes_each_run = NodeOf(options_).leaves > 1,
-        .evaluation = BlocksOf(held_out, block, i, devices),
-        .evaluation_at_once = LogicalWorkers(plan) != 0 ? block : largest_run,
+        .runs = grid.RunsOf(replica),
+        .replicas = grid.replicas(),
+        .contributes_each_run = grid.leaves().leaves > 1,
+        .evaluation = grid.HeldOutOf(replica, dataset_->evaluation_samples()),
+        .evaluation_at_once = grid.HeldOutAtOnce(replica),
         .dataset = dataset_.get(),
         .trace = options_.tuning.trace,
     };
@@ -198,18 +164,19 @@ absl::Status Trainer::Open() {
   if (Trace* trace = options_.tuning.trace) trace->NameTrack(kStepTrack, "steps");
   RETURN_IF_ERROR(ShareInputMemory());
   if (!has_memory) RETURN_IF_ERROR(AllocateMemory());
-  RETURN_IF_ERROR(CheckSynchronised());
+  RETURN_IF_ERROR(CheckDevices(plan, grid, DevicesInUse()));
   phases.End("memory");
   CountFlops();
   const std::vector<float*> parameters = parameters_->pointers();
-  narrow_parameters_ = NarrowParameters(*graphs);
+  narrow_parameters_ = NarrowParameters(*graphs[0]);
   RETURN_IF_ERROR(
       team_->Run([&](int i) { return lanes_[i]->Build(parameters, narrow_parameters_); }));
   phases.End("compile");
 
   RETURN_IF_ERROR(Connect());
   LOG(INFO) << plan.job() << " generation " << plan.generation() << ": ready after "
-            << phases.Text() << " on " << devices << " x " << lanes_[0]->device().description();
+            << phases.Text() << " on " << grid.devices() << " x "
+            << lanes_[0]->device().description();
   return absl::OkStatus();
 }
 
@@ -274,7 +241,8 @@ bool Trainer::MemoryFits(const Options& next) const {
   if (gpus_ != nullptr || options_.shard != nullptr || next.shard != nullptr) return false;
   const v1::JobPlan& before = *options_.plan;
   const v1::JobPlan& now = *next.plan;
-  return options_.devices == next.devices && DevicesIn(options_) == DevicesIn(next) &&
+  return options_.devices == next.devices && GridOf(options_).devices() == GridOf(next).devices() &&
+         GridOf(options_).ranks() == GridOf(next).ranks() &&
          MessageDifferencer::Equals(before.spec().training(), now.spec().training()) &&
          MessageDifferencer::Equals(before.spec().sync(), now.spec().sync()) &&
          ReadsTheSame(before, now);
@@ -330,72 +298,72 @@ absl::Status Trainer::OnFirstDevice(absl::FunctionRef<absl::Status()> task) {
   return team_->Run([&](int i) { return i == 0 ? task() : absl::OkStatus(); });
 }
 
-// GPUs share one host buffer for the gradients, and each fills its slices. Every other device has a
-// buffer of its own.
+// GPUs that reduce among themselves share one host buffer for the gradients, and each fills its
+// slices. The ranks of a replica share one, too. Every other device has a buffer of its own.
 absl::Status Trainer::AllocateMemory() {
+  const v1::JobPlan& plan = *options_.plan;
+  const DeviceGrid grid = GridOf(options_);
   RETURN_IF_ERROR(OnFirstDevice([&]() -> absl::Status {
-    ASSIGN_OR_RETURN(parameters_,
-                     TensorSlab::Create(lanes_[0]->device(), options_.plan->graph(), layout_));
+    ASSIGN_OR_RETURN(parameters_, TensorSlab::Create(lanes_[0]->device(), plan.graph(), layout_));
     return absl::OkStatus();
   }));
-  const bool only_gpus = std::ranges::none_of(
-      lanes_, [](const std::unique_ptr<DeviceLane>& lane) { return lane->device().is_cpu(); });
-  if (lanes_.size() > 1 && only_gpus) {
-    auto group = NcclGroup::Create(static_cast<int>(lanes_.size()));
-    if (group.ok()) {
-      gpus_ = *std::move(group);
-    } else {
-      LOG(WARNING) << options_.plan->job()
-                   << ": the GPUs' gradients are summed on the host: " << group.status().message();
-    }
-  }
-  if (gpus_ == nullptr) {
-    return team_->Run([&](int i) { return lanes_[i]->Allocate(layout_); });
-  }
-  RETURN_IF_ERROR(OnFirstDevice([&] { return lanes_[0]->Allocate(layout_); }));
+  RETURN_IF_ERROR(MakeGpuGroup());
+  const int sharing = reduces_on_gpus() ? grid.devices() : grid.ranks();
+  RETURN_IF_ERROR(team_->Run([&](int i) {
+    return i % sharing == 0 ? lanes_[i]->Allocate(plan.graph(), layout_) : absl::OkStatus();
+  }));
   return team_->Run([&](int i) {
-    if (i > 0) lanes_[i]->ShareGradients(*lanes_[0]);
+    if (i % sharing != 0) lanes_[i]->ShareGradients(*lanes_[i - i % sharing]);
+    if (!reduces_on_gpus()) return absl::OkStatus();
     return lanes_[i]->JoinPeers(*gpus_, layout_, parameters_->base(), options_.metrics->all());
   });
 }
 
-// Orders buckets by when their gradients become final. Parameters have the same layout as their
-// gradients.
-GradientLayout Trainer::LayOut(const v1::Graph& graph, int devices) const {
-  std::vector<int64_t> elements;
-  for (const v1::Parameter& parameter : graph.parameters()) {
-    elements.push_back(ElementCount(parameter));
-  }
-  return LayOutGradients(elements, GradientOrder(graph), devices);
+UsedDevices Trainer::DevicesInUse() const {
+  UsedDevices devices{.gpus_meet = gpus_ != nullptr};
+  for (const auto& lane : lanes_) ++(lane->device().is_cpu() ? devices.cpus : devices.gpus);
+  return devices;
 }
 
-// Returns the samples of the worker's share that the device computes, run by run: its part of each
-// leaf, or of the whole share in micro-batches.
-std::vector<SampleRange> Trainer::RunsOf(int device, int devices) const {
-  const v1::JobPlan& plan = *options_.plan;
-  const v1::PlanWorker& self = plan.workers(ToInt(options_.rank));
-  const int64_t logical = LogicalWorkers(plan);
-  if (logical == 0) {
-    return MicroBatchesOf({0, self.samples()}, plan.spec().training().micro_batch_size(), device,
-                          devices);
+// Makes a group of the GPUs: they reduce the gradients of their samples, or are the ranks of one
+// replica.
+absl::Status Trainer::MakeGpuGroup() {
+  if (lanes_.size() == 1 || DevicesInUse().cpus > 0) return absl::OkStatus();
+  auto group = NcclGroup::Create(static_cast<int>(lanes_.size()));
+  if (group.ok()) {
+    gpus_ = *std::move(group);
+    return absl::OkStatus();
   }
-  std::vector<SampleRange> runs;
-  for (const SumNode& leaf : LeavesOf(NodeOf(options_))) {
-    const BatchShare share = ShareOfNode(plan.spec().data().batch_size(), logical, leaf);
-    runs.push_back(PartOf({share.first - self.first_position(), share.count}, device, devices));
+  const std::string why(group.status().message());
+  if (GridOf(options_).ranks() > 1) {
+    return TensorParallelRefused(*options_.plan, std::ssize(options_.devices),
+                                 absl::StrCat("GPUs need NCCL for it: ", why));
   }
-  return runs;
+  LOG(WARNING) << options_.plan->job() << ": the GPUs' gradients are summed on the host: " << why;
+  return absl::OkStatus();
+}
+
+// Orders buckets by when their gradients become final. Parameters have the same layout as their
+// gradients.
+GradientLayout Trainer::LayOut(const v1::Graph& graph, int replicas) const {
+  std::vector<int64_t> elements;
+  for (const v1::Parameter& parameter : options_.plan->graph().parameters()) {
+    elements.push_back(ElementCount(parameter));
+  }
+  return LayOutGradients(elements, GradientOrder(graph), replicas);
 }
 
 // Returns the last round of the step in the reduction, see DeviceLane::Step().
 int64_t Trainer::LastRoundOf(int64_t step) const {
-  return leaf_sums_ == nullptr ? step : (step + 1) * NodeOf(options_).leaves - 1;
+  return leaf_sums_ == nullptr ? step : (step + 1) * GridOf(options_).leaves().leaves - 1;
 }
 
 absl::Status Trainer::MakeReduction() {
   const v1::JobPlan& plan = *options_.plan;
-  const SumNode node = NodeOf(options_);
-  GradientReduction::Options reduction{.layout = layout_, .rounds_per_step = node.leaves};
+  const DeviceGrid grid = GridOf(options_);
+  const SumNode node = grid.leaves();
+  GradientReduction::Options reduction{
+      .layout = layout_, .rounds_per_step = node.leaves, .ranks = grid.ranks()};
   for (const v1::Parameter& parameter : plan.graph().parameters()) {
     reduction.frozen.push_back(TreatmentOf(plan.spec().training(), parameter).frozen);
   }
@@ -421,30 +389,63 @@ absl::Status Trainer::MakeReduction() {
     }
     return exchange_->Push(chunks[piece], round / leaves);
   };
-  if (lanes_.size() > 1 && gpus_ == nullptr) {
-    group_ = std::make_unique<SharedMemoryGroup>(static_cast<int>(lanes_.size()));
+  if (grid.replicas() > 1 && !reduces_on_gpus()) {
+    group_ = std::make_unique<SharedMemoryGroup>(grid.replicas());
   }
-  for (int i = 0; i < std::ssize(lanes_); ++i) {
-    reduction.memory.push_back(lanes_[i]->gradients().base());
-    if (group_ == nullptr) continue;
-    reduction.communicators.push_back(std::make_unique<CountedCommunicator>(
-        group_->Join(i), CollectiveLibrary::kSharedMemory, options_.metrics->all()));
+  for (int replica = 0; replica < grid.replicas(); ++replica) {
+    reduction.memory.push_back(lanes_[grid.first_device(replica)]->gradients().base());
+    if (group_ != nullptr) reduction.communicators.push_back(Join(*group_, replica));
   }
   reduction_ = std::make_unique<GradientReduction>(std::move(reduction));
   SynchroniseNorms();
-  return absl::OkStatus();
+  return JoinRanks();
 }
 
-// Makes a new group for the norms of CPU devices: errors of a group are final, and a device that
-// leaves a step aborts the group. GPUs use the group of their gradients.
+// Returns whether several GPUs compute samples of their own.
+bool Trainer::reduces_on_gpus() const { return gpus_ != nullptr && GridOf(options_).ranks() == 1; }
+
+std::unique_ptr<CountedCommunicator> Trainer::Join(SharedMemoryGroup& group, int rank) const {
+  return std::make_unique<CountedCommunicator>(group.Join(rank), CollectiveLibrary::kSharedMemory,
+                                               options_.metrics->all());
+}
+
+// Makes new groups for the norms of CPU devices: errors of a group are final, and a device that
+// leaves a step aborts the groups. Devices of the same rank in their replicas normalise together.
+// GPUs use the group of their gradients.
 void Trainer::SynchroniseNorms() {
-  if (lanes_.size() == 1 || gpus_ != nullptr || SynchronisedNode() == nullptr) return;
-  auto norms = std::make_unique<SharedMemoryGroup>(static_cast<int>(lanes_.size()));
-  for (int i = 0; i < std::ssize(lanes_); ++i) {
-    lanes_[i]->SynchroniseNorms(std::make_unique<CountedCommunicator>(
-        norms->Join(i), CollectiveLibrary::kSharedMemory, options_.metrics->all()));
+  const DeviceGrid grid = GridOf(options_);
+  if (grid.replicas() == 1 || gpus_ != nullptr) return;
+  if (SynchronisedNode(options_.plan->graph()) == nullptr) return;
+  std::vector<std::unique_ptr<SharedMemoryGroup>> norms;  // by rank
+  for (int i = 0; i < grid.devices(); ++i) {
+    if (i < grid.ranks()) norms.push_back(std::make_unique<SharedMemoryGroup>(grid.replicas()));
+    lanes_[i]->SynchroniseNorms(Join(*norms[grid.rank_of(i).rank], grid.replica_of(i)));
   }
-  norms_ = std::move(norms);  // no lane is in the group before
+  norms_ = std::move(norms);  // no lane is in the groups before
+}
+
+// Makes a new group for the ranks of each replica, like SynchroniseNorms().
+absl::Status Trainer::JoinRanks() {
+  const DeviceGrid grid = GridOf(options_);
+  if (grid.ranks() == 1) return absl::OkStatus();
+  if (gpus_ != nullptr) {
+    return team_->Run([&](int i) -> absl::Status {
+      RETURN_IF_ERROR(lanes_[i]->device().Use());
+      ASSIGN_OR_RETURN(std::unique_ptr<Communicator> joined, gpus_->Join(i));
+      lanes_[i]->JoinRanks(std::make_unique<CountedCommunicator>(
+          std::move(joined), CollectiveLibrary::kNccl, options_.metrics->all()));
+      return absl::OkStatus();
+    });
+  }
+  std::vector<std::unique_ptr<SharedMemoryGroup>> replicas;
+  for (int i = 0; i < grid.devices(); ++i) {
+    if (grid.rank_of(i).rank == 0) {
+      replicas.push_back(std::make_unique<SharedMemoryGroup>(grid.ranks()));
+    }
+    lanes_[i]->JoinRanks(Join(*replicas.back(), grid.rank_of(i).rank));
+  }
+  ranks_ = std::move(replicas);
+  return absl::OkStatus();
 }
 
 // Forgets the step that a device abandoned, after other devices contributed buckets to it. No part
@@ -491,11 +492,16 @@ absl::Status Trainer::MakeExchange() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const LaneGraphs>> Trainer::LowerGraphs() const {
+absl::StatusOr<std::shared_ptr<const LaneGraphs>> Trainer::LowerGraphs(
+    const TensorParallel& part) const {
   const v1::TrainingSpec& training = options_.plan->spec().training();
   const LoweringOptions lowering{.precision = training.precision(),
-                                 .recompute = training.recompute()};
+                                 .recompute = training.recompute(),
+                                 .tensor_parallel = part};
   auto graphs = std::make_shared<LaneGraphs>();
+  if (part.degree > 1) {
+    ASSIGN_OR_RETURN(graphs->slices, ParameterSlices(options_.plan->graph(), lowering));
+  }
   ASSIGN_OR_RETURN(graphs->training, TrainingGraph(options_.plan->graph(), lowering));
   ASSIGN_OR_RETURN(graphs->inference, InferenceGraph(options_.plan->graph(), lowering));
   return graphs;
@@ -517,40 +523,6 @@ std::vector<bool> Trainer::NarrowParameters(const LaneGraphs& graphs) const {
                 (travels == WireDType::kF16 && is_computed_as(v1::DTYPE_F16));
   }
   return narrow;
-}
-
-// Returns the first node that is synchronised over the worker's devices, or null.
-const v1::Node* Trainer::SynchronisedNode() const {
-  for (const v1::Node& node : options_.plan->graph().nodes()) {
-    const auto synchronised = node.attributes().find("synchronised");
-    if (synchronised != node.attributes().end() && synchronised->second.i() != 0) return &node;
-  }
-  return nullptr;
-}
-
-// Refuses devices that cannot meet in the synchronised nodes of each run.
-absl::Status Trainer::CheckSynchronised() const {
-  const v1::Node* node = SynchronisedNode();
-  const auto devices = static_cast<int>(lanes_.size());
-  if (devices == 1 || node == nullptr) return absl::OkStatus();
-  const auto refused = [&](const auto&... why) {
-    return WithReason(absl::UnimplementedError(absl::StrCat(
-                          "node '", node->name(), "' (", node->op(), ") is synchronised over the ",
-                          devices, " devices of this worker, ", why...)),
-                      "SYNCHRONISED_DEVICES");
-  };
-  const bool are_cpus = std::ranges::all_of(
-      lanes_, [](const std::unique_ptr<DeviceLane>& lane) { return lane->device().is_cpu(); });
-  if (!are_cpus && gpus_ == nullptr) {
-    return refused("which are neither CPUs alone nor GPUs with NCCL; give the worker one device, ",
-                   "or use more workers");
-  }
-  // A device with fewer samples than another has fewer micro-batches if each has one sample.
-  if (RunsOf(0, devices).size() != RunsOf(devices - 1, devices).size()) {
-    return refused("which have unequal numbers of micro-batches; set training.micro_batch_size to ",
-                   "at least 2");
-  }
-  return absl::OkStatus();
 }
 
 // Returns the number of labels in all held-out samples that count for the accuracy. Without labels
@@ -577,8 +549,10 @@ std::string Trainer::device_kind() const {
   std::vector<std::string> kinds;
   for (const auto& lane : lanes_) kinds.push_back(lane->device().exact_kind());
   const bool are_alike = std::ranges::count(kinds, kinds[0]) == std::ssize(kinds);
+  const int ranks = GridOf(options_).ranks();
   return absl::StrCat(kinds.size(), kinds.size() == 1 ? " device, " : " devices, ",
                       are_alike ? kinds[0] : absl::StrJoin(kinds, " + "),
+                      ranks > 1 ? absl::StrCat(", tensor parallel ", ranks) : "",
                       gpus_ ? absl::StrCat(", NCCL ", NcclGroup::LibraryVersion()) : "");
 }
 
@@ -623,8 +597,7 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
 }
 
 SampleRange Trainer::HeldOut() const {
-  return BlocksOf({0, dataset_->evaluation_samples()}, EvaluationBlock(options_),
-                  ToInt(options_.rank), options_.plan->workers_size());
+  return GridOf(options_).HeldOut(dataset_->evaluation_samples());
 }
 
 // A CPU device uses all cores itself, so one thread copies samples. Beside GPUs the cores are idle,
@@ -703,7 +676,7 @@ absl::Status Trainer::Step() {
 
   absl::Duration wait;
   // CPU devices meet after each leaf, so no device may stop alone: all parameters must be here.
-  if (leaf_sums_ != nullptr && group_ != nullptr) {
+  if (leaf_sums_ != nullptr && lanes_.size() > 1 && gpus_ == nullptr) {
     RETURN_IF_ERROR(exchange_->AwaitVersion(step_));
     wait = SteadyNow() - have_data;
   }
@@ -730,10 +703,13 @@ absl::Status Trainer::Step() {
   // Forward waited for version `step` of every parameter, so the previous step is finished.
   RETURN_IF_ERROR(FinishStep());
 
+  const DeviceGrid grid = GridOf(options_);
   double loss_share = 0;
+  absl::Duration tensor_parallel;
   for (int i = 0; i < std::ssize(lanes_); ++i) {
-    loss_share += results[i].loss_share;
+    if (grid.rank_of(i).rank == 0) loss_share += results[i].loss_share;
     wait = std::max(wait, results[i].wait);
+    tensor_parallel += results[i].tensor_parallel / std::ssize(lanes_);
   }
   pending_.emplace();
   pending_->set_step(batch.step);
@@ -750,6 +726,7 @@ absl::Status Trainer::Step() {
   AddTimes({.step = end - begin,
             .data = have_data - begin,
             .wait = wait,
+            .tensor_parallel = tensor_parallel,
             .forward = results[0].forward});
   CountInput();
   ++step_;
@@ -762,15 +739,21 @@ absl::Status Trainer::Step() {
 }
 
 // Stops the other devices after one failed, because they may wait for its gradients, or for the
-// values that result from them. After an interrupted wait (ABORTED) they only stop to wait for its
-// sums in synchronised norms: the wait ends for all devices before any of them contributes, so all
-// have the same buckets.
+// values that result from them. After an interrupted wait (ABORTED) they only stop to meet it in
+// the middle of the step: the wait ends for all devices before any of them contributes, so all have
+// the same buckets.
 void Trainer::StopDevices(const absl::Status& why) {
-  if (norms_ != nullptr) norms_->Abort(why);
+  AbortGroups(why);
   if (absl::IsAborted(why)) return;
   if (!exchange_->failed()) failed_step_ = step_.load();
   reduction_->Abort(why);
   exchange_->Fail(why);
+}
+
+// Ends the operations in which devices meet in the middle of a run.
+void Trainer::AbortGroups(const absl::Status& why) {
+  for (const auto& group : norms_) group->Abort(why);
+  for (const auto& lane : lanes_) lane->AbortRanks(why);
 }
 
 void Trainer::AddTimes(const StepTimes& times) {
@@ -788,6 +771,8 @@ void Trainer::AddTimes(const StepTimes& times) {
   timing_.set_data_seconds(timing_.data_seconds() + data);
   timing_.set_compute_seconds(timing_.compute_seconds() + compute);
   timing_.set_wait_seconds(timing_.wait_seconds() + wait);
+  timing_.set_tensor_parallel_seconds(timing_.tensor_parallel_seconds() +
+                                      absl::ToDoubleSeconds(times.tensor_parallel));
   if (times.forward > absl::ZeroDuration()) {
     const double forward = std::min(compute, absl::ToDoubleSeconds(times.forward));
     timing_.set_forward_seconds(timing_.forward_seconds() + forward);
@@ -961,11 +946,16 @@ bool Trainer::EvaluationIsDue(int64_t version) const {
 absl::Status Trainer::Evaluate(int64_t version) {
   const TraceSpan span(options_.tuning.trace, kStepTrack, "evaluate", {{{"step", version}}});
   const absl::Duration begin = SteadyNow();
+  const DeviceGrid grid = GridOf(options_);
   std::vector<DeviceLane::EvaluationSums> sums(lanes_.size());
   RETURN_IF_ERROR(team_->Run([&](int i) {
     auto evaluated =
         lanes_[i]->Evaluate(counted_evaluation_targets_, pipeline_->pool(), cancelled_);
-    if (evaluated.ok()) sums[i] = *evaluated;
+    if (!evaluated.ok()) {
+      AbortGroups(evaluated.status());
+    } else if (grid.rank_of(i).rank == 0) {
+      sums[i] = *evaluated;
+    }
     return evaluated.status();
   }));
   v1::EvaluationRecord record;
@@ -978,7 +968,7 @@ absl::Status Trainer::Evaluate(int64_t version) {
   for (int i = 0; i < std::ssize(lanes_); ++i) {
     record.set_loss_sum(record.loss_sum() + sums[i].loss_share * all);
     record.set_correct(record.correct() + sums[i].correct * all / evaluation_labels_);
-    record.set_samples(record.samples() + lanes_[i]->evaluation_samples());
+    record.set_samples(record.samples() + sums[i].samples);
   }
   if (!std::isfinite(record.loss_sum()) && !std::exchange(evaluation_was_nonfinite_, true)) {
     WarnOfEvaluation(version);

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "lib/collective/counted_communicator.h"
 #include "lib/collective/gradient_layout.h"
 #include "lib/collective/gradient_reduction.h"
 #include "lib/collective/nccl_communicator.h"
@@ -25,6 +26,7 @@
 #include "lib/data/source/open_dataset.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/worker_shard.h"
+#include "lib/graph/tensor_parallel/placement.h"
 #include "lib/job/path_rules.h"
 #include "lib/plan/numbers.h"
 #include "proto/muster/v1/coordinator.pb.h"
@@ -32,6 +34,8 @@
 #include "services/worker/runner/job_runner.h"
 #include "services/worker/runner/progress_log.h"
 #include "services/worker/runner/worker_metrics.h"
+#include "services/worker/training/device_check.h"
+#include "services/worker/training/device_grid.h"
 #include "services/worker/training/device_lane.h"
 #include "services/worker/training/device_team.h"
 #include "services/worker/training/leaf_sums.h"
@@ -45,8 +49,7 @@ class Trainer : public JobRunner {
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
     Rank rank{};
-    std::vector<std::string> devices;  // devices beyond the number of samples of the share, or of a
-                                       // logical worker, stay idle
+    std::vector<std::string> devices;  // see DeviceGrid
     int threads_per_device = 1;
     bool place_gpus = false;  // whether to call Device::PlaceNearby()
     double peak_flops = 0;    // of each device, FLOP/s; 0: from its datasheet, if known
@@ -67,7 +70,8 @@ class Trainer : public JobRunner {
         open_data = OpenDataset;
   };
   // Opens the data, builds the executors and allocates memory. Fails as OpenDataset,
-  // CreateExecutor and TensorSlab::Create do.
+  // CreateExecutor and TensorSlab::Create do. Returns UNIMPLEMENTED, reason
+  // "TENSOR_PARALLEL_DEVICES", if the devices cannot share the model as the job wants.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Options options);
   // Continues the job in another generation, with the trainer of the previous one. Keeps as much as
   // it can:
@@ -134,19 +138,19 @@ class Trainer : public JobRunner {
   bool MemoryFits(const Options& next) const;
   bool HasTheShareOf(const Options& next) const;
   absl::Status Connect();
-  absl::StatusOr<std::shared_ptr<const LaneGraphs>> LowerGraphs() const;
-  const v1::Node* SynchronisedNode() const;
-  absl::Status CheckSynchronised() const;
+  absl::StatusOr<std::shared_ptr<const LaneGraphs>> LowerGraphs(const TensorParallel& part) const;
   // Sets the metrics for the cost of this worker's steps and the peak FLOP/s of its devices.
   void CountFlops();
   double CountEvaluationLabels() const;
-  GradientLayout LayOut(const v1::Graph& graph, int devices) const;
+  GradientLayout LayOut(const v1::Graph& graph, int replicas) const;
   absl::Status AllocateMemory();
+  absl::Status MakeGpuGroup();
+  UsedDevices DevicesInUse() const;
+  bool reduces_on_gpus() const;
   absl::Status OnFirstDevice(absl::FunctionRef<absl::Status()> task);
   std::vector<bool> NarrowParameters(const LaneGraphs& graphs) const;
   absl::Status MakeExchange();
   absl::Status MakeReduction();
-  std::vector<SampleRange> RunsOf(int device, int devices) const;
   int64_t LastRoundOf(int64_t step) const;
   absl::Status RenewReduction();
   absl::Status MakeRing();
@@ -157,7 +161,10 @@ class Trainer : public JobRunner {
   Device& DeviceOfRows() const;
   absl::StatusOr<InputBatch> NextBatch();
   void StopDevices(const absl::Status& why);
+  std::unique_ptr<CountedCommunicator> Join(SharedMemoryGroup& group, int rank) const;
   void SynchroniseNorms();
+  absl::Status JoinRanks();
+  void AbortGroups(const absl::Status& why);
   absl::Status AfterStep(int64_t version);
   absl::Status FinishStep();
   absl::Status RecordStep(double gradient_norm);
@@ -167,7 +174,7 @@ class Trainer : public JobRunner {
   absl::Status RecordAnswered(double gradient_norm);
   absl::Status CatchUp();
   struct StepTimes {
-    absl::Duration step, data, wait, forward;
+    absl::Duration step, data, wait, tensor_parallel, forward;
   };
   void AddTimes(const StepTimes& times) ABSL_LOCKS_EXCLUDED(timing_mu_);
   absl::Status Evaluate(int64_t version);
@@ -182,15 +189,18 @@ class Trainer : public JobRunner {
   std::vector<int64_t> counted_evaluation_targets_;  // see CountEvaluationTargets()
   double step_flops_ = 0;
   std::unique_ptr<DeviceTeam> team_;
-  GradientLayout layout_;                           // of parameters and gradients
-  std::unique_ptr<NcclGroup> gpus_;                 // only for several GPUs
-  std::unique_ptr<SharedMemoryGroup> norms_;        // only if several CPUs normalise together
+  GradientLayout layout_;            // of parameters and gradients
+  std::unique_ptr<NcclGroup> gpus_;  // only for several GPUs
+  // Groups of CPU devices: by rank, if several replicas normalise together; by replica, if it has
+  // several ranks.
+  std::vector<std::unique_ptr<SharedMemoryGroup>> norms_;
+  std::vector<std::unique_ptr<SharedMemoryGroup>> ranks_;
   std::vector<std::unique_ptr<DeviceLane>> lanes_;  // by device
   std::unique_ptr<TensorSlab> parameters_;          // shared by all CPU devices
   std::vector<bool> narrow_parameters_;             // see Executor::Options
   std::vector<std::unique_ptr<TensorSlab>> slots_;  // local_sgd: slots of the optimizer
   std::unique_ptr<GradientExchange> exchange_;
-  std::unique_ptr<SharedMemoryGroup> group_;      // only for several devices
+  std::unique_ptr<SharedMemoryGroup> group_;      // only for several replicas of CPUs
   std::unique_ptr<LeafSums> leaf_sums_;           // null: a step has one leaf
   std::unique_ptr<GradientReduction> reduction_;  // uses the above, so it is destroyed first
   int batches_ = 0;                               // for the pipeline

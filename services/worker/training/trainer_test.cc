@@ -595,22 +595,6 @@ TEST(TrainerTest, ReportsWhatReadingSamplesCosts) {
   EXPECT_DOUBLE_EQ(worker_metrics.input_room_seconds.Value(), input.room_seconds());
 }
 
-TEST(TrainerTest, CutsRangesEvenlyWithoutGaps) {
-  for (int64_t count : {0, 1, 7, 16, 1001}) {
-    for (int parts : {1, 2, 3, 8}) {
-      int64_t next = 5;
-      for (int i = 0; i < parts; ++i) {
-        const SampleRange part = PartOf({5, count}, i, parts);
-        EXPECT_EQ(part.first, next);
-        EXPECT_GE(part.count, count / parts);
-        EXPECT_LE(part.count, count / parts + 1);
-        next += part.count;
-      }
-      EXPECT_EQ(next, 5 + count);
-    }
-  }
-}
-
 FakePs::Options LocalSgd(FakePs::Options job, int64_t every, int64_t total_steps) {
   job.spec.mutable_sync()->set_mode(v1::LOCAL_SGD);
   job.spec.mutable_sync()->set_every(every);
