@@ -1,5 +1,6 @@
-// A job whose workers divide the model among their devices: its checkpoints start jobs of any other
-// degree, kills and suspensions leave its bits, and it runs on workers with the right devices only.
+// The workers of a job divide its model among their devices. Checkpoints start jobs of any other
+// degree, kills and suspensions leave the bits, and only workers with the right devices run the
+// job.
 #include <signal.h>
 
 #include <cmath>

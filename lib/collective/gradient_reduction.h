@@ -56,10 +56,10 @@ class GradientReduction {
     // A device may contribute each gradient several times in a step (logical workers). Then the
     // steps below are rounds: step * rounds_per_step + 0, 1, ...
     int64_t rounds_per_step = 1;
-    // The number of ranks whose parts of the gradients make up those of a device (tensor
-    // parallelism). They share its memory. A device's gradient is final when all of them have
-    // contributed. They contribute in the same order, each on its own thread, and meet between two
-    // contributions of one parameter.
+    // The number of ranks that compute the gradients of a device together (tensor parallelism).
+    // They share its memory. A gradient is final when all of them have contributed it. They
+    // contribute in the same order, each on its own thread, and meet between two contributions of
+    // one parameter.
     int ranks = 1;
   };
   explicit GradientReduction(Options options);
@@ -119,8 +119,8 @@ class GradientReduction {
   std::vector<std::atomic<int64_t>> missing_floats_;  // by piece: floats not yet reduced
   std::vector<bool> is_reduced_;                      // by bucket
   absl::Mutex ranks_mu_;
-  // By device, then parameter: the number of ranks that have contributed in this step. Empty if
-  // there is one rank.
+  // The number of ranks that have contributed in this step, by device and parameter. Empty if there
+  // is one rank.
   std::vector<int> contributed_ ABSL_GUARDED_BY(ranks_mu_);
   // The number of full buckets over all devices, and of gradients that some ranks have contributed
   // and others have not. For even and for odd steps: at most two steps are in progress.

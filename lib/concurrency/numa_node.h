@@ -20,8 +20,9 @@ absl::StatusOr<std::vector<int>> ParseCpuList(absl::string_view list);
 absl::StatusOr<std::vector<int>> CpusNextTo(absl::string_view bus_id,
                                             const std::string& devices = "/sys/bus/pci/devices");
 
-// Lets the calling thread run only on those of `cpus` on which it may run now, and the threads that
-// it starts later. Returns FAILED_PRECONDITION if it may run on none of them; then nothing changes.
+// Binds the calling thread, and the threads that it starts later, to `cpus`. Processors on which it
+// may not run now are left out. Returns FAILED_PRECONDITION if it may run on none of them; then
+// nothing changes.
 absl::Status BindThreadTo(const std::vector<int>& cpus);
 
 }  // namespace muster

@@ -136,7 +136,7 @@ std::optional<Placement> PlaceNewcomers(const RecoveringJob& job, const WarmUp& 
   return placement;
 }
 
-// Returns the attached workers whose devices cannot share the job's model.
+// Returns the attached workers with devices that cannot share the job's model.
 absl::btree_set<std::string> Unsuitable(
     const v1::JobSpec& spec, const absl::btree_map<std::string, AttachedMember>& members) {
   absl::btree_set<std::string> unsuitable;
