@@ -248,6 +248,7 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
   const LoweringOptions lowering{.precision = choice.PrecisionValue(),
                                  .recompute = options.recompute,
                                  .fuse = !options.no_fuse,
+                                 .only_loss = true,
                                  .tensor_parallel = {.degree = options.tensor_parallel}};
   ASSIGN_OR_RETURN(const v1::Graph forward, ForwardGraph(model.graph, lowering));
   ASSIGN_OR_RETURN(const TrainingCost cost, GraphCost(forward, choice.batch));

@@ -189,6 +189,7 @@ absl::StatusOr<Division> Divide(const v1::Graph& graph, const ModelChoice& choic
   for (int rank = 0; rank < degree; ++rank) {
     ASSIGN_OR_RETURN(const v1::Graph training,
                      TrainingGraph(graph, {.precision = choice.PrecisionValue(),
+                                           .only_loss = true,
                                            .tensor_parallel = {.degree = degree, .rank = rank}}));
     if (rank == 0) CompareParameters(graph, training, division);
     ASSIGN_OR_RETURN(division.ranks.emplace_back(), BytesOf(training, choice, device));
@@ -211,8 +212,9 @@ absl::StatusOr<Description> Describe(const v1::ModelSpec& spec, const ModelChoic
   description.inputs = InputsOf(model.graph, types);
   description.outputs = OutputsOf(spec, model, types, choice.batch);
   ASSIGN_OR_RETURN(description.cost, GraphCost(model.graph, choice.batch));
-  ASSIGN_OR_RETURN(const v1::Graph training,
-                   TrainingGraph(model.graph, {.precision = choice.PrecisionValue()}));
+  ASSIGN_OR_RETURN(
+      const v1::Graph training,
+      TrainingGraph(model.graph, {.precision = choice.PrecisionValue(), .only_loss = true}));
   ASSIGN_OR_RETURN(description.bytes, BytesOf(training, choice, *device));
   if (degree > 1) {
     ASSIGN_OR_RETURN(description.division, Divide(model.graph, choice, degree, *device));

@@ -33,9 +33,12 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 absl::StatusOr<std::string> MemoryWarning(v1::JobSpec spec, const v1::Graph& graph) {
   FillDefaults(spec);
   const v1::TrainingSpec& training = spec.training();
-  ASSIGN_OR_RETURN(
-      const v1::Graph lowered,
-      TrainingGraph(graph, {.precision = training.precision(), .recompute = training.recompute()}));
+  const int degree = spec.resources().tensor_parallel();
+  ASSIGN_OR_RETURN(const v1::Graph lowered,
+                   TrainingGraph(graph, {.precision = training.precision(),
+                                         .recompute = training.recompute(),
+                                         .only_loss = true,
+                                         .tensor_parallel = {.degree = degree}}));
   ASSIGN_OR_RETURN(const auto device, CreateDevice("cpu", /*threads=*/1));
   const v1::WorkerCount& workers = spec.resources().workers();
   const int64_t shares = std::max<int64_t>({1, workers.min(), workers.max(), workers.logical()});
@@ -53,11 +56,13 @@ absl::StatusOr<std::string> MemoryWarning(v1::JobSpec spec, const v1::Graph& gra
     sum_bytes += ElementCount(parameter) * static_cast<int64_t>(sizeof(float));
   }
   sum_bytes *= std::bit_width(static_cast<uint64_t>(leaves)) - 1;
-  const int64_t bytes = need.arena_bytes + need.parameter_bytes + sum_bytes;
+  // Each rank has its part of the values, and activations of its own.
+  const int64_t activations = degree * need.arena_bytes;
+  const int64_t bytes = activations + degree * need.parameter_bytes + sum_bytes;
   const int64_t available = device->available_bytes();
   if (bytes <= available) return "";
   return absl::StrCat("data.batch_size: a worker on the CPU needs ", FormatBytes(bytes), " (",
-                      FormatBytes(need.arena_bytes), " of activations for ", at_once,
+                      FormatBytes(activations), " of activations for ", at_once,
                       " samples at a time), and this machine has ", FormatBytes(available),
                       " left. ",
                       workers.logical() > 0 ? "Raise resources.workers.logical, set "

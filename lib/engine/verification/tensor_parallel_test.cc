@@ -497,26 +497,27 @@ TEST(TensorParallelModelTest, DropoutOfPartsHasOneDevicesMask) {
   }
 }
 
-// Of each token, a device of t has 4 + 12 / t values of a channel in a layer, and the logits. Their
-// gradient takes their memory, except in a whole graph, which has the logits as an output. One of
-// the tied table's two gradients is in the arena.
+// A device of t has 4 + 12 / t values of each token and channel in a layer, and the logits, whose
+// gradient takes their memory. One of the tied table's two gradients is in the arena.
 TEST(TensorParallelModelTest, ARankNeedsTheMemoryOfItsParts) {
   constexpr double kTokens = 4 * 1024, kLayers = 12, kWidth = 768, kWords = 50257;
   v1::ModelSpec spec;
   spec.mutable_zoo()->set_name("gpt2");
   const v1::Graph graph = BuildModel(spec).value();
   const auto device = CreateDevice("cpu", /*threads=*/1).value();
+  std::map<int, double> arena_bytes;
   for (int degree : {1, 2, 4}) {
     const v1::Graph training =
-        TrainingGraph(graph, {.tensor_parallel = {.degree = degree}}).value();
+        TrainingGraph(graph, {.only_loss = true, .tensor_parallel = {.degree = degree}}).value();
     const Executor::MemoryNeed need =
         MemoryNeedOf(training, {.batch = 4, .device = device.get()}).value();
-    const double logits = degree == 1 ? 2 : 1;
-    const double values =
-        kTokens * (kLayers * kWidth * (4 + 12.0 / degree) + logits * kWords / degree) +
-        kWords * kWidth / degree;
+    const double values = kTokens * (kLayers * kWidth * (4 + 12.0 / degree) + kWords / degree) +
+                          kWords * kWidth / degree;
     EXPECT_NEAR(need.arena_bytes, 4 * values, 0.05 * 4 * values) << degree;
+    arena_bytes[degree] = need.arena_bytes;
   }
+  EXPECT_NEAR(arena_bytes[2] / arena_bytes[1], 0.57, 0.057);
+  EXPECT_NEAR(arena_bytes[4] / arena_bytes[1], 0.36, 0.036);
 }
 
 TEST(TensorParallelModelTest, ARankThatLeavesEndsTheRunsOfTheOthersWithItsError) {

@@ -70,6 +70,10 @@ absl::StatusOr<v1::Graph> TrainingGraph(const v1::Graph& forward, const Lowering
   ASSIGN_OR_RETURN(const v1::Graph lowered, LowerForward(std::move(own), options));
   ASSIGN_OR_RETURN(v1::Graph graph, Differentiate(lowered));
   if (options.recompute) graph = Recompute(lowered, graph);
+  if (options.only_loss) {
+    graph.clear_logits();
+    graph.clear_correct();
+  }
   return Finish(std::move(graph), options);
 }
 

@@ -16,6 +16,9 @@ struct LoweringOptions {
   // Keep only tensors that cross blocks; compute the others again in backward.
   bool recompute = false;
   bool fuse = true;
+  // Leave logits and correct out of a training graph. A trainer reads neither, and the gradient of
+  // the logits can then take their memory.
+  bool only_loss = false;
   // The device's rank among those that share the graph. degree 1: the graph is whole.
   TensorParallel tensor_parallel = {};
 };

@@ -87,6 +87,19 @@ TEST(InferenceGraphTest, FusesConvolutionNormAndActivation) {
   EXPECT_EQ(NodeLines(graph)[0], "a = Conv2dBatchNormRelu(image, w, mean, variance, bias, gain)");
 }
 
+TEST(TrainingGraphTest, MayHaveNoOutputsButTheLoss) {
+  const v1::Graph whole = Training(ParseGraph(kImage), {}),
+                  graph = Training(ParseGraph(kImage), {.only_loss = true});
+  EXPECT_EQ(whole.logits(), "kept");
+  EXPECT_EQ(graph.logits(), "");
+  EXPECT_EQ(graph.correct(), "");
+  EXPECT_EQ(graph.loss(), "loss");
+  EXPECT_THAT(NodeLines(whole), testing::Contains("correct = CorrectCount(kept, target)"));
+  std::vector<std::string> lines = NodeLines(whole);
+  std::erase(lines, "correct = CorrectCount(kept, target)");
+  EXPECT_EQ(NodeLines(graph), lines);
+}
+
 TEST(TrainingGraphTest, HasNoUnusedNodes) {
   const v1::Graph graph = Training(ParseGraph(R"(
       input x f32[-1, 4]

@@ -497,6 +497,7 @@ absl::StatusOr<std::shared_ptr<const LaneGraphs>> Trainer::LowerGraphs(
   const v1::TrainingSpec& training = options_.plan->spec().training();
   const LoweringOptions lowering{.precision = training.precision(),
                                  .recompute = training.recompute(),
+                                 .only_loss = true,
                                  .tensor_parallel = part};
   auto graphs = std::make_shared<LaneGraphs>();
   if (part.degree > 1) {
