@@ -392,7 +392,7 @@ absl::StatusOr<v1::Job> UserOperations::ResumeJob(const v1::ResumeJobRequest& re
     ASSIGN_OR_RETURN(v1::Job job, GetJob(request.name()));
     v1::JobSpec& spec = *job.mutable_spec();
     const int was = spec.resources().workers().logical();
-    const int degree = spec.resources().tensor_parallel();
+    const int degree = std::max(1, spec.resources().tensor_parallel());  // 0: stored by 0.2.0
     *spec.mutable_resources() = request.resources();
     // Checked first, because `max` may be valid only with the former number.
     if (const int is = spec.resources().workers().logical(); is != was) {
