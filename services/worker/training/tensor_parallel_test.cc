@@ -322,7 +322,7 @@ TEST(TensorParallelJobTest, RefusesDevicesThatCannotShareTheModel) {
     EXPECT_EQ(ReasonOf(refused), "TENSOR_PARALLEL_DEVICES") << refused;
     EXPECT_TRUE(absl::StrContains(
         refused.message(),
-        absl::StrCat("resources.tensor_parallel is 2 and this worker has ", devices, " devices")))
+        absl::StrCat("resources.tensor_parallel is 2 and this worker has ", devices, " device")))
         << refused;
   }
 }
