@@ -9,6 +9,7 @@
 #include "lib/graph/lowering/precision.h"
 #include "lib/graph/lowering/recomputation.h"
 #include "lib/graph/shape_inference.h"
+#include "lib/graph/tensor_parallel/linear_form.h"
 #include "lib/graph/tensor_parallel/split.h"
 #include "lib/status/status.h"
 
@@ -26,10 +27,13 @@ absl::StatusOr<v1::Graph> WithFusedAttention(v1::Graph graph, const LoweringOpti
   return graph;
 }
 
-// Returns the rank's part of the graph in training form. Only fused attention can be divided.
+// Returns the rank's part of the graph in training form. Only fused attention and linear layers can
+// be divided.
 absl::StatusOr<SplitGraph> Split(const v1::Graph& forward, const LoweringOptions& options) {
-  ASSIGN_OR_RETURN(const v1::Graph graph, WithFusedAttention(forward, options));
-  ASSIGN_OR_RETURN(const TensorTypes types, InferTypes(graph, kBatch));
+  ASSIGN_OR_RETURN(v1::Graph graph, WithFusedAttention(forward, options));
+  ASSIGN_OR_RETURN(TensorTypes types, InferTypes(graph, kBatch));
+  UseLinearForm(types, graph);
+  ASSIGN_OR_RETURN(types, InferTypes(graph, kBatch));
   return SplitTensors(graph, types, options.tensor_parallel);
 }
 

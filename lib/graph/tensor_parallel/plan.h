@@ -26,8 +26,7 @@ using TensorSplits = absl::flat_hash_map<std::string, DividedTensor>;
 //   its outputs, attention by heads, the second along its inputs.
 //     Source: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3.
 // - An Embedding with at least as many rows as columns in its table, by rows. A smaller table is
-// not
-//   worth a sum over the ranks.
+//   not worth a sum over the ranks.
 // - A linear layer that makes the logits of a SoftmaxCrossEntropy, by classes.
 //
 // A linear layer is a Linear, or a MatMul with a parameter of two dimensions. A parameter is

@@ -10,6 +10,8 @@
 #include "gtest/gtest.h"
 #include "lib/graph/autodiff.h"
 #include "lib/graph/graph_text.h"
+#include "lib/graph/shape_inference.h"
+#include "lib/graph/tensor_parallel/linear_form.h"
 #include "lib/graph/zoo/zoo.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
@@ -160,6 +162,42 @@ TEST(SplitTensorsTest, ATiedTableIsDividedByRowsInBothUses) {
   EXPECT_EQ(loss.at("first").i(), 3);
   EXPECT_EQ(loss.at("whole").i(), 7);
   EXPECT_EQ(loss.at("ranks").i(), 3);
+}
+
+// PyTorch exports linear layers in this form.
+TEST(SplitTensorsTest, ProductsWithTransposedWeightsBecomeLinearLayers) {
+  v1::Graph graph = ParseGraph(R"(
+    input x f32[-1, 4, 6]
+    input target f32[-1, 4, 6]
+    parameter up [8, 6]
+    parameter down [6, 8]
+    up_back = Transpose(up) permutation=[1, 0]
+    a = MatMul(x, up_back)
+    b = Relu(a)
+    down_back = Transpose(down) permutation=[1, 0]
+    y = MatMul(b, down_back)
+    loss = MeanSquaredError(y, target)
+    loss loss)");
+  UseLinearForm(InferTypes(graph, 2).value(), graph);
+  EXPECT_THAT(NodeLines(graph),
+              ElementsAre("a = Linear(x, up)", "b = Relu(a)", "y = Linear(b, down)",
+                          "loss = MeanSquaredError(y, target)"));
+}
+
+TEST(SplitTensorsTest, ATransposeThatAnotherNodeReadsStays) {
+  v1::Graph graph = ParseGraph(R"(
+    input x f32[-1, 3]
+    input target f32[-1, 3]
+    parameter w [3, 3]
+    back = Transpose(w) permutation=[1, 0]
+    a = MatMul(x, back)
+    b = MatMul(a, back) transpose_b=1
+    loss = MeanSquaredError(b, target)
+    loss loss)");
+  UseLinearForm(InferTypes(graph, 2).value(), graph);
+  EXPECT_THAT(NodeLines(graph),
+              ElementsAre("back = Transpose(w)", "a = Linear(x, w)", "b = MatMul(a, back)",
+                          "loss = MeanSquaredError(b, target)"));
 }
 
 // CorrectCount needs all logits, so the head is whole, and so is the table that is its weight.
