@@ -31,6 +31,7 @@
 #include "lib/job/job_file.h"
 #include "lib/job/job_validation.h"
 #include "lib/job/resource_name.h"
+#include "lib/plan/worker_devices.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "lib/suggestion/suggestion.h"
@@ -537,13 +538,21 @@ void WarnOfMissingMembers(CoordinatorClient& client, const v1::Job& job) {
   const auto fleet = client.ListMembers();
   if (!fleet.ok()) return;
   int workers = 0, ps = 0;
+  const v1::ResourceSpec& resources = job.spec().resources();
   for (const v1::Member& member : fleet->members()) {
-    if (!member.leaving()) ++(member.role() == v1::PS ? ps : workers);
+    if (member.leaving()) continue;
+    if (member.role() == v1::PS) {
+      ++ps;
+    } else if (CanShareModel(member.devices(), resources.tensor_parallel())) {
+      ++workers;
+    }
   }
   const std::string id = JobIdOf(job.name());
-  const v1::ResourceSpec& resources = job.spec().resources();
+  const char* const role = resources.tensor_parallel() > 1
+                               ? "workers with devices for resources.tensor_parallel"
+                               : "workers";
   const bool has_ps = job.spec().sync().mode() != v1::ALLREDUCE;
-  std::fputs(TooFew(id, "workers", resources.workers().min(), workers).c_str(), stderr);
+  std::fputs(TooFew(id, role, resources.workers().min(), workers).c_str(), stderr);
   if (has_ps) std::fputs(TooFew(id, "ps", resources.ps(), ps).c_str(), stderr);
 }
 

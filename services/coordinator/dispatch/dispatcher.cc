@@ -16,6 +16,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/log/log_scope.h"
+#include "lib/plan/worker_devices.h"
 #include "lib/status/status.h"
 #include "lib/text/byte_size.h"
 #include "services/coordinator/dispatch/job_plan.h"
@@ -23,7 +24,6 @@
 #include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/shard_holders.h"
 #include "services/coordinator/scheduling/plan_memory.h"
-#include "services/coordinator/scheduling/worker_devices.h"
 #include "services/coordinator/scheduling/worker_numbers.h"
 
 namespace muster {
@@ -107,8 +107,8 @@ std::string LackOf(const RecoveringJob& job) {
       "members: it has ", workers, workers == 1 ? " worker" : " workers", " and needs ",
       job.workers_min, ", it has ", CountPresent(job.ps), " of its ", job.ps.size(), " ps");
   if (const size_t others = job.of_other_kind.size(); others > 0) {
-    absl::StrAppend(&lack, "; ", others, others == 1 ? " worker is" : " workers are",
-                    " of another device kind");
+    absl::StrAppend(&lack, "; ", others, others == 1 ? " worker has" : " workers have",
+                    " other devices than it needs");
   }
   return lack;
 }
@@ -144,7 +144,7 @@ absl::btree_set<std::string> Unsuitable(
   if (degree <= 1) return unsuitable;
   for (const auto& [name, member] : members) {
     if (!member.attached || member.leaving || member.hello.role() != v1::WORKER) continue;
-    if (!CanShareModel(member.hello, degree)) unsuitable.insert(name);
+    if (!CanShareModel(member.hello.devices(), degree)) unsuitable.insert(name);
   }
   return unsuitable;
 }
@@ -267,7 +267,9 @@ bool Dispatcher::GiveUpWaiting(JobRegistry::Transaction& transaction, const Wait
   if (!MayGiveUpWaiting(entry.job, now)) return false;
   std::string lacks =
       absl::StrCat("members: it needs ", waiting.workers_min, " workers and ", waiting.ps, " ps; ",
-                   free.workers.size(), " workers are free of ", free.workers_attached,
+                   CountSuitable(waiting, free.workers), " workers are free of ",
+                   SuitableAttached(waiting, free),
+                   waiting.unsuitable.empty() ? "" : " whose devices fit resources.tensor_parallel",
                    ", and there are ", free.ps.size(), " ps");
   if (FitOf(waiting, free.ps) != MemoryFit::kFits) {
     absl::StrAppend(&lacks, ", too few of which have the ",
@@ -431,6 +433,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
     return known->second.leaving && !is_kept ? "" : member;
   };
   const v1::WorkerCount& workers = record.spec().resources().workers();
+  const absl::btree_set<std::string> unsuitable = Unsuitable(record.spec(), members);
   RecoveringJob job{
       .number = record.number(),
       .workers_min = entry.job.RecoversToStop() ? 1 : workers.min(),
@@ -438,9 +441,10 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
       .logical = workers.logical(),
       .settle_for_fewer = now - resume_point.since >= kGatherTime &&
                           now - start_ >= limits::kAttachBackoffMax + kConnectTime,
+      .excluded = unsuitable,
       // A job that recovers only to stop does not need an excluded worker: it stops without one.
       .tries_excluded = !entry.job.RecoversToStop(),
-      .of_other_kind = Unsuitable(record.spec(), members),
+      .of_other_kind = unsuitable,
       .keeps_ps = resume_point.carries};
   const auto has_excluded = [&](const std::string& name) {
     return entry.job.warm_up().WhyExcluded(name) != nullptr;
@@ -450,9 +454,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
   const bool joins = record.reason() == Job::kWorkersJoin;
   for (const std::string& name : free.workers) {
     const bool unprepared = joins && !entry.job.warm_up().Has(name);
-    if (unprepared || has_excluded(name) || job.of_other_kind.contains(name)) {
-      job.excluded.insert(name);
-    }
+    if (unprepared || has_excluded(name)) job.excluded.insert(name);
   }
   for (const FreeMembers::Ps& ps : free.ps) {
     if (has_excluded(ps.name)) job.excluded_ps.insert(ps.name);
@@ -611,9 +613,10 @@ bool Dispatcher::GiveUpMissing(JobRegistry::Transaction& transaction,
     const auto lacks = std::ranges::count_if(missing, [&](const std::string& name) {
       return std::ranges::count(job.record().workers(), name) > 0;
     });
+    const absl::btree_set<std::string> unsuitable = Unsuitable(job.record().spec(), members);
     std::vector<std::string> able;
     std::ranges::copy_if(left, std::back_inserter(able), [&](const std::string& name) {
-      return job.warm_up().WhyExcluded(name) == nullptr;
+      return job.warm_up().WhyExcluded(name) == nullptr && !unsuitable.contains(name);
     });
     if (std::ssize(able) < lacks) continue;
     able.resize(lacks);

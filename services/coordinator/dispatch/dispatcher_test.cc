@@ -1025,10 +1025,9 @@ TEST_F(DispatcherTest, AJobWaitsForAWorkerOfItsDeviceKindWhileOthersStart) {
   }
   EXPECT_EQ(View(job).state(), v1::RECOVERING) << "it does not try w-2 again";
   EXPECT_EQ(View(job).reason(), "WAITS_FOR_MEMBERS");
-  EXPECT_THAT(
-      View(job).message(),
-      HasSubstr("it has 1 worker and needs 2, it has 1 of its 1 ps; 2 workers are of another "
-                "device kind"));
+  EXPECT_THAT(View(job).message(),
+              HasSubstr("it has 1 worker and needs 2, it has 1 of its 1 ps; 2 workers have other "
+                        "devices than it needs"));
   EXPECT_EQ(View(job).recovery().in_row(), 1);
 
   for (const char* other : {"w-2", "w-4"}) {

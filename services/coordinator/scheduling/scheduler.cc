@@ -12,6 +12,15 @@ bool NaturalLess(const std::string& a, const std::string& b) {
   return std::tuple(a.size(), a) < std::tuple(b.size(), b);
 }
 
+int CountSuitable(const WaitingJob& job, absl::Span<const std::string> workers) {
+  return static_cast<int>(std::ranges::count_if(
+      workers, [&](const std::string& name) { return !job.unsuitable.contains(name); }));
+}
+
+int SuitableAttached(const WaitingJob& job, const FreeMembers& free) {
+  return std::max(0, free.workers_attached - static_cast<int>(job.unsuitable.size()));
+}
+
 bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b) {
   if (a.jobs != b.jobs) return a.jobs < b.jobs;
   return NaturalLess(a.name, b.name);
@@ -35,16 +44,6 @@ int CountLargeEnough(absl::Span<const FreeMembers::Ps> all, int64_t bytes) {
   if (bytes == 0) return static_cast<int>(all.size());
   return static_cast<int>(
       std::ranges::count_if(all, [&](const auto& ps) { return ps.capacity_bytes >= bytes; }));
-}
-
-int CountSuitable(const WaitingJob& job, const std::vector<std::string>& workers) {
-  return static_cast<int>(std::ranges::count_if(
-      workers, [&](const std::string& name) { return !job.unsuitable.contains(name); }));
-}
-
-// Returns the number of attached workers that are suitable for the job.
-int SuitableAttached(const WaitingJob& job, const FreeMembers& free) {
-  return std::max(0, free.workers_attached - static_cast<int>(job.unsuitable.size()));
 }
 
 // Returns why `job` cannot start now.
@@ -114,7 +113,14 @@ Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
       wait.cause = CauseOf(job, free);
       decision.waits.push_back(wait);
       // A job that could never fit must not stop the others.
-      if (job.has_reservation && CouldFit(job, free)) reserved_for = job.number;
+      if (!job.has_reservation || !CouldFit(job, free)) continue;
+      if (job.unsuitable.empty()) {
+        reserved_for = job.number;
+      } else {
+        // Others may take the workers that are of no use to it.
+        std::erase_if(free.workers,
+                      [&](const auto& name) { return !job.unsuitable.contains(name); });
+      }
       continue;
     }
 

@@ -90,8 +90,8 @@ bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b);
 //
 // Order: higher priority first, then submission order. Later jobs may start before a job that does
 // not fit (backfill). A job that `has_reservation` stops backfill if the fleet is large enough for
-// it. Otherwise a stream of small jobs would starve a large one. No job starts while
-// free.reserved_for is set.
+// it. Otherwise a stream of small jobs would starve a large one. Workers that are unsuitable for it
+// stay available to later jobs. No job starts while free.reserved_for is set.
 //
 // Members: suitable workers in natural name order ("w-2" before "w-10"), preferred ones first. Ps
 // with the fewest jobs first, then by name, among those with room for the job's shards. If too few
@@ -105,6 +105,11 @@ struct Decision {
 };
 // Like Schedule(), and also returns why each other job waits.
 Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free);
+
+// Returns how many of these workers are suitable for the job.
+int CountSuitable(const WaitingJob& job, absl::Span<const std::string> workers);
+// Returns the number of attached workers that are suitable for the job.
+int SuitableAttached(const WaitingJob& job, const FreeMembers& free);
 
 // Whether the fleet is large enough for the job, including members that serve other jobs.
 bool CouldFit(const WaitingJob& job, const FreeMembers& free);

@@ -128,6 +128,20 @@ TEST(SchedulerTest, FreeMembersAreReservedForAGangThatHasWaitedLong) {
   EXPECT_THAT(Numbers(Schedule({jobs[0], jobs[1]}, free)), ElementsAre(1));
 }
 
+TEST(SchedulerTest, OnlySuitableWorkersAreReserved) {
+  const std::vector<WaitingJob> jobs = {{.number = 1,
+                                         .workers_min = 2,
+                                         .workers_max = 2,
+                                         .unsuitable = {"w-1"},
+                                         .has_reservation = true},
+                                        {.number = 2, .workers_max = 2}};
+  FreeMembers free = Fleet({"w-0", "w-1"}, {"p-0"});
+  free.workers_attached = 3;  // one serves a job
+  const auto placements = Schedule(jobs, free);
+  EXPECT_THAT(Numbers(placements), ElementsAre(2));
+  EXPECT_THAT(placements[0].workers, ElementsAre("w-1"));
+}
+
 TEST(SchedulerTest, NoJobStartsWhileAJobAheadOfTheQueueReserves) {
   FreeMembers free = Fleet({"w-0", "w-1"}, {"p-0"});
   free.reserved_for = 9;

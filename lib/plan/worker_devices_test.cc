@@ -1,4 +1,4 @@
-#include "services/coordinator/scheduling/worker_devices.h"
+#include "lib/plan/worker_devices.h"
 
 #include <string>
 #include <vector>
@@ -8,10 +8,8 @@
 namespace muster::worker_devices_test {
 namespace {
 
-v1::Hello Worker(const std::vector<std::string>& devices) {
-  v1::Hello hello;
-  for (const std::string& device : devices) hello.add_devices(device);
-  return hello;
+google::protobuf::RepeatedPtrField<std::string> Worker(const std::vector<std::string>& devices) {
+  return {devices.begin(), devices.end()};
 }
 
 TEST(WorkerDevicesTest, CpusAreDividedIntoGroupsAndGpusAreOneGroup) {
