@@ -11,7 +11,9 @@
 #include "absl/strings/str_replace.h"
 #include "cli/local/job_check.h"
 #include "lib/concurrency/cpu_quota.h"
+#include "lib/engine/backends/device_list.h"
 #include "lib/job/path_rules.h"
+#include "lib/plan/worker_devices.h"
 #include "lib/status/status.h"
 
 namespace muster::cli {
@@ -30,6 +32,17 @@ absl::StatusOr<std::string> FolderFor(const std::string& job) {
   return absl::InvalidArgumentError(absl::StrCat("cannot make a folder in ./", kRunsFolder, ": ",
                                                  error.message(),
                                                  "; choose another one with --dir"));
+}
+
+absl::Status CheckDevices(const v1::ResourceSpec& resources, const std::string& devices) {
+  const int degree = resources.tensor_parallel();
+  if (degree <= 1) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<std::string> list,
+                   ParseDeviceList(DevicesFor(resources, devices)));
+  if (CanShareModel({list.begin(), list.end()}, degree)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--devices ", devices, ": resources.tensor_parallel is ", degree,
+                   ", which needs a multiple of ", degree, " CPU devices, or ", degree, " GPUs"));
 }
 
 absl::Status CheckNothingRunsIn(const std::string& dir) {
@@ -117,6 +130,7 @@ absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,
                                            const JobClusterOptions& options,
                                            const std::string& purpose) {
   const v1::WorkerCount& workers = spec.resources().workers();
+  RETURN_IF_ERROR(CheckDevices(spec.resources(), options.devices));
   return StartOwnCluster(
       {.dir = options.dir,
        .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : std::max(1, spec.resources().ps()),

@@ -56,7 +56,8 @@ struct JobCluster {
 absl::StatusOr<JobCluster> StartOwnCluster(LocalCluster::Options options, const std::string& name,
                                            const std::string& purpose);
 
-// Starts a cluster for the job, as StartOwnCluster() does.
+// Starts a cluster for the job, as StartOwnCluster() does. Returns INVALID_ARGUMENT if its devices
+// cannot share the model as resources.tensor_parallel wants, because the job would wait for ever.
 absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,
                                            const JobClusterOptions& options,
                                            const std::string& purpose);

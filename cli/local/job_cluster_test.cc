@@ -57,5 +57,15 @@ TEST(JobClusterTest, DevicesThatShareAModelShareTheThreadsOfTheirWorker) {
   EXPECT_EQ(ThreadsFor(resources, /*cores=*/16), 2);
 }
 
+TEST(JobClusterTest, DevicesThatCannotShareAModelAreRefused) {
+  v1::JobSpec spec;
+  *spec.mutable_resources() = Workers(1, 1, /*logical=*/0);
+  spec.mutable_resources()->set_tensor_parallel(2);
+  EXPECT_EQ(StartClusterFor(spec, {.devices = "cpu:3"}, "test").status(),
+            absl::InvalidArgumentError(
+                "--devices cpu:3: resources.tensor_parallel is 2, which needs a multiple of 2 CPU "
+                "devices, or 2 GPUs"));
+}
+
 }  // namespace
 }  // namespace muster::cli::job_cluster_test
