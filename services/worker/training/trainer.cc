@@ -427,6 +427,7 @@ void Trainer::SynchroniseNorms() {
 // Makes a new group for the ranks of each replica, like SynchroniseNorms().
 absl::Status Trainer::JoinRanks() {
   const DeviceGrid grid = GridOf(options_);
+  ranks_aborted_ = false;
   if (grid.ranks() == 1) return absl::OkStatus();
   if (gpus_ != nullptr) {
     return team_->Run([&](int i) -> absl::Status {
@@ -453,9 +454,8 @@ absl::Status Trainer::JoinRanks() {
 absl::Status Trainer::RenewReduction() {
   if (gpus_ != nullptr) {
     return absl::UnimplementedError(
-        "this worker was overtaken in the middle of a step, and its GPUs cannot abandon a step one "
-        "by "
-        "one: use workers of one GPU with sync.backup_workers");
+        "this worker was overtaken in the middle of a step, which several GPUs cannot abandon one "
+        "by one: with sync.backup_workers use workers of one GPU");
   }
   reduction_.reset();
   RETURN_IF_ERROR(MakeReduction());
@@ -755,6 +755,7 @@ void Trainer::StopDevices(const absl::Status& why) {
 void Trainer::AbortGroups(const absl::Status& why) {
   for (const auto& group : norms_) group->Abort(why);
   for (const auto& lane : lanes_) lane->AbortRanks(why);
+  ranks_aborted_ = true;
 }
 
 void Trainer::AddTimes(const StepTimes& times) {
@@ -948,6 +949,8 @@ absl::Status Trainer::Evaluate(int64_t version) {
   const TraceSpan span(options_.tuning.trace, kStepTrack, "evaluate", {{{"step", version}}});
   const absl::Duration begin = SteadyNow();
   const DeviceGrid grid = GridOf(options_);
+  // A worker that was overtaken in a step it left evaluates with new groups.
+  if (ranks_aborted_.exchange(false) && gpus_ == nullptr) RETURN_IF_ERROR(JoinRanks());
   std::vector<DeviceLane::EvaluationSums> sums(lanes_.size());
   RETURN_IF_ERROR(team_->Run([&](int i) {
     auto evaluated =

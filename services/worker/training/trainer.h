@@ -195,6 +195,7 @@ class Trainer : public JobRunner {
   // several ranks.
   std::vector<std::unique_ptr<SharedMemoryGroup>> norms_;
   std::vector<std::unique_ptr<SharedMemoryGroup>> ranks_;
+  std::atomic<bool> ranks_aborted_ = false;         // AbortGroups() was called since JoinRanks()
   std::vector<std::unique_ptr<DeviceLane>> lanes_;  // by device
   std::unique_ptr<TensorSlab> parameters_;          // shared by all CPU devices
   std::vector<bool> narrow_parameters_;             // see Executor::Options

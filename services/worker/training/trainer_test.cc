@@ -716,6 +716,21 @@ TEST(TrainerTest, AnOvertakenWorkerKeepsItsSynchronisedNorms) {
   }
 }
 
+// One rank may be told of it while the other one waits in a sum. The evaluation after it needs a
+// new group, too.
+TEST(TrainerTest, AnOvertakenWorkerKeepsItsRanks) {
+  FakePs::Options job = TextJob(testing::TempDir() + "/trainer_test_ranks.txt", /*workers=*/1);
+  job.spec.mutable_sync()->set_backup_workers(1);
+  job.spec.mutable_training()->set_evaluate_every_steps(1);
+  job.spec.mutable_resources()->set_tensor_parallel(2);
+  for (int round = 0; round < 5; ++round) {  // it is a race, so try it several times
+    const Overtaken overtaken(job, /*step=*/5, /*version=*/9, /*total_steps=*/12);
+    EXPECT_EQ(overtaken.missed_steps, 3);
+    EXPECT_EQ(overtaken.report.steps_size(), 12);
+    EXPECT_GT(overtaken.report.evaluations(overtaken.report.evaluations_size() - 1).samples(), 0);
+  }
+}
+
 // Collects the warnings that are logged while it exists.
 class WarningLog : public google::LogSink {
  public:
