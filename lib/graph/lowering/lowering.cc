@@ -8,6 +8,7 @@
 #include "lib/graph/lowering/inference_form.h"
 #include "lib/graph/lowering/precision.h"
 #include "lib/graph/lowering/recomputation.h"
+#include "lib/graph/lowering/sums_first.h"
 #include "lib/graph/shape_inference.h"
 #include "lib/graph/tensor_parallel/linear_form.h"
 #include "lib/graph/tensor_parallel/split.h"
@@ -56,6 +57,7 @@ absl::StatusOr<v1::Graph> Finish(v1::Graph graph, const LoweringOptions& options
     ASSIGN_OR_RETURN(const TensorTypes types, InferTypes(graph, kBatch));
     FuseNodes(types, graph);
   }
+  PutSumsFirst(graph);
   return graph;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
@@ -113,6 +114,86 @@ TEST(TrainingGraphTest, HasNoUnusedNodes) {
                                    {});
 
   EXPECT_THAT(NodeLines(graph), Not(Contains(HasSubstr("idle"))));
+}
+
+// ---------------------------------------------------------------- ranks
+
+constexpr absl::string_view kPair = R"(
+    input x f32[-1, 3]
+    input target f32[-1, 3]
+    parameter shift [3]
+    parameter w [8, 3]
+    parameter b [8]
+    parameter v [3, 8]
+    a = Add(x, shift)
+    up = Linear(a, w, b)
+    h = Gelu(up)
+    y = Linear(h, v)
+    loss = MeanSquaredError(y, target)
+    loss loss)";
+
+// Returns the nodes behind the gradient of the loss.
+std::vector<std::string> Backward(absl::string_view text, const LoweringOptions& options) {
+  const std::vector<std::string> lines = NodeLines(Training(ParseGraph(text), options));
+  const auto loss = std::ranges::find_if(
+      lines, [](const std::string& line) { return absl::StartsWith(line, "loss = "); });
+  return {loss + 2, lines.end()};
+}
+
+constexpr TensorParallel kRank = {.degree = 2, .rank = 1};
+
+TEST(PutSumsFirstTest, TheGradientOfALayersInputIsSummedBeforeItsOtherGradients) {
+  EXPECT_THAT(
+      Backward(kPair, {.tensor_parallel = kRank}),
+      ElementsAre("d(v) = LinearGradWeight(d(y), h)", "d(up) = LinearGradInputGelu(d(y), v, up)",
+                  "d(a shared) = LinearGradInput(d(up), w)", "d(a) = AllReduce(d(a shared))",
+                  "d(w), d(b) = LinearGradWeightBias(d(up), a shared)",
+                  "d(shift) = AddGrad(d(a), shift)"));
+  EXPECT_THAT(
+      Backward(kPair, {.fuse = false, .tensor_parallel = kRank}),
+      ElementsAre("d(v) = LinearGradWeight(d(y), h)", "d(h) = LinearGradInput(d(y), v)",
+                  "d(up) = GeluGrad(d(h), up)", "d(a shared) = LinearGradInput(d(up), w)",
+                  "d(a) = AllReduce(d(a shared))", "d(b) = LinearGradBias(d(up))",
+                  "d(w) = LinearGradWeight(d(up), a shared)", "d(shift) = AddGrad(d(a), shift)"));
+}
+
+TEST(PutSumsFirstTest, LayersWithTheSameInputHaveOneSum) {
+  EXPECT_THAT(
+      Backward(R"(
+          input x f32[-1, 5, 4]
+          input target f32[-1, 5, 4]
+          parameter shift [4]
+          parameter wq [4, 4]
+          parameter wk [4, 4]
+          parameter wv [4, 4]
+          parameter wo [4, 4]
+          a = Add(x, shift)
+          q = Linear(a, wq)
+          k = Linear(a, wk)
+          v = Linear(a, wv)
+          z, lse = Attention(q, k, v) heads=2
+          y = Linear(z, wo)
+          loss = MeanSquaredError(y, target)
+          loss loss)",
+               {.tensor_parallel = kRank}),
+      ElementsAre("d(wo) = LinearGradWeight(d(y), z)", "d(z) = LinearGradInput(d(y), wo)",
+                  "d(q), d(k), d(v) = AttentionGrad(d(z), q, k, v, z, lse)",
+                  "d(a shared) from v = LinearGradInput(d(v), wv)",
+                  "d(a shared) from k = LinearGradInput(d(k), wk)",
+                  "d(a shared) from q = LinearGradInput(d(q), wq)",
+                  "d(a shared) = Accumulate(d(a shared) from q, d(a shared) from k, "
+                  "d(a shared) from v)",
+                  "d(a) = AllReduce(d(a shared))", "d(wv) = LinearGradWeight(d(v), a shared)",
+                  "d(wk) = LinearGradWeight(d(k), a shared)",
+                  "d(wq) = LinearGradWeight(d(q), a shared)", "d(shift) = AddGrad(d(a), shift)"));
+}
+
+TEST(PutSumsFirstTest, AWholeGraphKeepsItsOrder) {
+  EXPECT_THAT(
+      Backward(kPair, {}),
+      ElementsAre("d(v) = LinearGradWeight(d(y), h)", "d(up) = LinearGradInputGelu(d(y), v, up)",
+                  "d(w), d(b) = LinearGradWeightBias(d(up), a)", "d(a) = LinearGradInput(d(up), w)",
+                  "d(shift) = AddGrad(d(a), shift)"));
 }
 
 // ---------------------------------------------------------------- precision
