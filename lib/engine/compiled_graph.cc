@@ -20,6 +20,7 @@ absl::StatusOr<std::unique_ptr<CompiledGraph>> CompiledGraph::Create(const v1::G
                              absl::StrCat("node '", node.name(), "' (", node.op(), ")")));
   }
   compiled->PlaceParameterFlow();
+  compiled->PlaceAsynchronousSteps();
   compiled->plan_ = PlanMemory(compiled->request_);
   return compiled;
 }
@@ -244,6 +245,25 @@ void CompiledGraph::PlaceParameterFlow() {
     } else if (is_training) {
       steps_[first_ready].awaits.push_back(p);
     }
+  }
+}
+
+// The first step that reads the output awaits the end of an asynchronous step, or a collective step
+// before it, so that collective operations have one order. Called when it is known which steps read
+// gradients.
+void CompiledGraph::PlaceAsynchronousSteps() {
+  const int end = static_cast<int>(steps_.size());
+  for (int i = 0; i < end; ++i) {
+    const Step& step = steps_[i];
+    if (!step.kernel.is_asynchronous || !step.ready.empty()) continue;
+    int reader = i + 1;
+    while (reader < end && !steps_[reader].kernel.is_collective &&
+           std::ranges::count(request_.nodes[reader].reads, step.outputs[0]) == 0) {
+      ++reader;
+    }
+    if (reader == i + 1 || reader == end) continue;
+    request_.nodes[i].awaited_by = reader;
+    steps_[reader].awaits_step = i;
   }
 }
 

@@ -43,6 +43,10 @@ class CompiledGraph {
     std::vector<int> awaits;
     std::vector<int> ready;   // parameters whose gradient may be announced after this step
     bool is_reorder = false;  // inserted between layouts
+    // The asynchronous step that must have ended before this one; -1: none. No other step awaits
+    // it, and no other collective step lies between them. An asynchronous step that none awaits
+    // ends before the next step.
+    int awaits_step = -1;
   };
 
   // The memory that holds the tensors.
@@ -93,6 +97,7 @@ class CompiledGraph {
   absl::StatusOr<int> InLayout(int tensor, Layout layout, const std::string& name);
   absl::Status AddReorder(int from, int to, const std::string& name);
   void PlaceParameterFlow();
+  void PlaceAsynchronousSteps();
   std::byte* AddressOf(int tensor, const Memory& memory) const;
 
   struct Tensor {

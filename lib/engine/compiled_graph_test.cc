@@ -25,6 +25,9 @@ constexpr auto kBlocked = static_cast<Layout>(1);
 // A device with convolutions that need blocked images, which are 4 bytes longer than plain ones.
 class FakeKernels : public KernelRegistry {
  public:
+  // `sums_in_place`: whether a sum of the ranks may overwrite its term.
+  explicit FakeKernels(bool sums_in_place = true) : sums_in_place_(sums_in_place) {}
+
   absl::StatusOr<PlannedNode> Plan(const TypedNode& node) override {
     const std::string& op = node.node->op();
     if (op == "Erf") return absl::InvalidArgumentError("not on this device");
@@ -45,6 +48,9 @@ class FakeKernels : public KernelRegistry {
     } else if (op == "Flatten" || op == "ReshapeGrad") {
       plan.is_alias = true;
       plan.shape_only = {1};
+    } else if (op == "AllReduce") {
+      plan.is_collective = plan.is_asynchronous = true;
+      if (sums_in_place_) plan.overwritable = {0};
     }
     return plan;
   }
@@ -58,6 +64,9 @@ class FakeKernels : public KernelRegistry {
   int64_t Bytes(const TensorType& type, Layout layout) override {
     return type.bytes() + (layout == kBlocked ? 4 : 0);
   }
+
+ private:
+  const bool sums_in_place_;
 };
 
 v1::Graph ParseGraph(const std::string& text) {
@@ -239,6 +248,62 @@ TEST(CompiledGraphTest, GradientsInTheArenaStayIntactUntilTheyAreReady) {
       if (std::ranges::count(step.ready, p) > 0) break;
     }
     EXPECT_TRUE(is_written);
+  }
+}
+
+// Two sums of the ranks with nodes behind them that do not read the sums.
+v1::Graph GraphOfSums() {
+  return ParseGraph(
+      R"pb(
+        inputs {
+          name: "x"
+          dtype: DTYPE_F32
+          shape: [ -1, 8 ]
+        }
+        logits: "y"
+      )pb" +
+      Node("Exp", "'x'", "a") + Node("AllReduce", "'a'", "sum") + Node("Exp", "'x'", "b") +
+      Node("Exp", "'b'", "c") + Node("Add", "'sum', 'c'", "d") + Node("AllReduce", "'d'", "next") +
+      Node("Mul", "'next', 'd'", "e") + Node("AllReduce", "'e'", "last") + Node("Exp", "'d'", "f") +
+      Node("AllReduce", "'f'", "other") + Node("Add", "'last', 'other'", "y"));
+}
+
+TEST(CompiledGraphTest, TheFirstReaderAwaitsASumThatRunsBesideOtherNodes) {
+  const v1::Graph graph = GraphOfSums();
+  FakeKernels kernels;
+  const auto compiled = CompiledGraph::Create(graph, {.batch = 2}, kernels).value();
+  std::map<std::string, std::string> awaited;
+  for (const CompiledGraph::Step& step : compiled->steps()) {
+    if (step.awaits_step < 0) continue;
+    awaited[compiled->steps()[step.awaits_step].node.node->name()] = step.node.node->name();
+  }
+  // `next` and `other` are read by the next node. The sum `other` awaits `last`, because sums have
+  // one order.
+  EXPECT_EQ(awaited, (std::map<std::string, std::string>{{"sum", "d"}, {"last", "other"}}));
+}
+
+TEST(CompiledGraphTest, ASumKeepsItsMemoryUntilItIsAwaited) {
+  const v1::Graph graph = GraphOfSums();
+  for (const bool in_place : {true, false}) {
+    FakeKernels kernels(in_place);
+    const auto compiled = CompiledGraph::Create(graph, {.batch = 2}, kernels).value();
+    std::vector<std::byte> arena(compiled->arena_bytes());
+    const CompiledGraph::Memory memory{.arena = arena.data()};
+    EXPECT_EQ(compiled->Address("a", memory) == compiled->Address("sum", memory), in_place);
+    int sums = 0;
+    for (int end = 0; end < compiled->steps().size(); ++end) {
+      const int sum = compiled->steps()[end].awaits_step;
+      if (sum < 0) continue;
+      ++sums;
+      const NodeMemory own = compiled->MemoryOf(sum, memory);
+      for (int i = sum + 1; i < end; ++i) {
+        for (const std::byte* output : compiled->MemoryOf(i, memory).outputs) {
+          EXPECT_NE(output, own.inputs[0]);
+          EXPECT_NE(output, own.outputs[0]);
+        }
+      }
+    }
+    EXPECT_EQ(sums, 2);
   }
 }
 

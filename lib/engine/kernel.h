@@ -79,6 +79,9 @@ struct PlannedNode {
   bool is_alias = false;
   // The node meets other devices while it runs. A GPU launches it between CUDA graphs.
   bool is_collective = false;
+  // The node may run beside later ones until a node reads its output: see
+  // CompiledGraph::Step::awaits_step.
+  bool is_asynchronous = false;
   int64_t workspace_bytes = 0;            // scratch memory while the node runs
   std::vector<int64_t> state_bytes = {};  // for each DTYPE_STATE output, in their order
 

@@ -70,21 +70,36 @@ class StorageAssignment {
   // Makes outputs reuse the memory of inputs that no later node needs.
   void TakeOver() {
     for (int i = 0; i < request_.nodes.size(); ++i) {
-      const MemoryRequest::Node& node = request_.nodes[i];
-      if (node.overwritable.empty()) continue;
-      const int output = StorageOf(node.writes[0]);
-      if (output != node.writes[0] || request_.tensors[output].external) continue;
-      // The memory is free if this node is its last reader, reads it nowhere else, and the sizes
-      // are equal.
-      for (int input : node.overwritable) {
-        const int taken = StorageOf(input);
-        if (request_.tensors[taken].external || lifetimes_[taken].last != i ||
-            lifetimes_[taken].bytes != lifetimes_[output].bytes || ReadElsewhere(node, taken)) {
-          continue;
-        }
-        lifetimes_[taken].last = lifetimes_[output].last;
-        storage_[output] = taken;
-        break;
+      TakeOver(i);
+      KeepUntilAwaited(request_.nodes[i]);
+    }
+  }
+
+  void TakeOver(int i) {
+    const MemoryRequest::Node& node = request_.nodes[i];
+    if (node.overwritable.empty()) return;
+    const int output = StorageOf(node.writes[0]);
+    if (output != node.writes[0] || request_.tensors[output].external) return;
+    // The memory is free if this node is its last reader, reads it nowhere else, and the sizes are
+    // equal.
+    for (int input : node.overwritable) {
+      const int taken = StorageOf(input);
+      if (request_.tensors[taken].external || lifetimes_[taken].last != i ||
+          lifetimes_[taken].bytes != lifetimes_[output].bytes || ReadElsewhere(node, taken)) {
+        continue;
+      }
+      lifetimes_[taken].last = lifetimes_[output].last;
+      storage_[output] = taken;
+      return;
+    }
+  }
+
+  // Called after the node may have taken the memory of an input, and before a later node may.
+  void KeepUntilAwaited(const MemoryRequest::Node& node) {
+    for (const std::vector<int>* used : {&node.reads, &node.writes}) {
+      for (int t : *used) {
+        Lifetime& lifetime = lifetimes_[StorageOf(t)];
+        lifetime.last = std::max(lifetime.last, node.awaited_by);
       }
     }
   }
@@ -149,7 +164,9 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   }
   for (int i = 0; i < request.nodes.size(); ++i) {
     if (request.nodes[i].workspace_bytes == 0) continue;
-    lifetimes.push_back({.bytes = request.nodes[i].workspace_bytes, .first = i, .last = i});
+    lifetimes.push_back({.bytes = request.nodes[i].workspace_bytes,
+                         .first = i,
+                         .last = std::max(i, request.nodes[i].awaited_by)});
     destinations.push_back(&plan.workspace_offsets[i]);
   }
   const Placement placement = PlaceLifetimes(lifetimes);

@@ -27,6 +27,9 @@ struct MemoryRequest {
     // writes[0] has this tensor's value: both share memory unless writes[0] is external. -1: none.
     int alias_of = -1;
     int64_t workspace_bytes = 0;  // scratch memory while the node runs
+    // The later node that waits for the end of this one, which may run until then. -1: the next
+    // node.
+    int awaited_by = -1;
   };
 
   std::vector<Tensor> tensors;

@@ -54,6 +54,19 @@ MemoryRequest RandomRequest(Dice& dice) {
     if (dice.Roll(3) == 0) node.workspace_bytes = sizes[dice.Roll(5)];
     request.nodes.push_back(node);
   }
+  for (int i = 0; i < request.nodes.size(); ++i) {
+    if (dice.Roll(4) > 0) continue;
+    // A node that reads an output awaits the one that makes it.
+    const std::vector<int>& writes = request.nodes[i].writes;
+    int next = i + 1;
+    for (int more = dice.Roll(5); more > 0 && next + 1 < request.nodes.size(); --more, ++next) {
+      if (std::ranges::any_of(request.nodes[next].reads,
+                              [&](int t) { return std::ranges::count(writes, t) > 0; })) {
+        break;
+      }
+    }
+    if (next < request.nodes.size()) request.nodes[i].awaited_by = next;
+  }
   return request;
 }
 
@@ -80,6 +93,9 @@ class Simulation {
   void Run() {
     for (int i = 0; i < request_.nodes.size(); ++i) {
       const MemoryRequest::Node& node = request_.nodes[i];
+      for (int earlier = 0; earlier < i; ++earlier) {
+        if (request_.nodes[earlier].awaited_by == i) End(earlier);
+      }
       Fill(arena_.data() + plan_.workspace_offsets[i], node.workspace_bytes, kNothing);
       // A kernel may write its later outputs before it has read all inputs. It writes the first
       // output last.
@@ -109,6 +125,16 @@ class Simulation {
     EXPECT_EQ(plan_.offsets[storage] % kArenaAlignment, 0);
     EXPECT_LE(plan_.offsets[storage] + request_.tensors[tensor].bytes, plan_.arena_bytes);
     return arena_.data() + plan_.offsets[storage];
+  }
+
+  // A node may read its inputs and write its outputs and workspace until it is awaited.
+  void End(int i) {
+    const MemoryRequest::Node& node = request_.nodes[i];
+    for (int t : node.reads) {
+      if (plan_.storage[t] != plan_.storage[node.writes[0]]) ExpectIntact(t, i);
+    }
+    for (int t : node.writes) ExpectIntact(t, i);
+    Fill(arena_.data() + plan_.workspace_offsets[i], node.workspace_bytes, kNothing);
   }
 
   void Write(int tensor) { Fill(Memory(tensor), request_.tensors[tensor].bytes, value_[tensor]); }
