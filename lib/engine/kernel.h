@@ -55,6 +55,8 @@ struct RunNumbers {
   // This device's rank among those that share a graph. Null: the graph is not split, or a GPU warms
   // up, see `communicator`.
   Communicator* tensor_parallel = nullptr;
+  // The stream of asynchronous nodes, see PlannedNode. Null on the CPU.
+  CollectiveStream asynchronous = nullptr;
 
   // The number of elements (rows, ...) in the global batch if this run has `own` of them.
   double of_batch(int64_t own) const { return double(own) / double(samples) * double(batch); }

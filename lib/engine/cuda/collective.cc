@@ -14,10 +14,11 @@ CollectiveType CollectiveTypeOf(v1::DType dtype) {
 }
 
 absl::StatusOr<PlannedNode> PlanAllReduce(const CudaNode& node) {
-  PlannedNode plan{.overwritable = {0}, .is_collective = true};
-  plan.prepare = [type = CollectiveTypeOf(node.inputs[0].dtype), elements = node.elements(0),
-                  stream = node.context.stream](const NodeMemory& m) -> NodeRun {
+  PlannedNode plan{.overwritable = {0}, .is_collective = true, .is_asynchronous = true};
+  plan.prepare = [type = CollectiveTypeOf(node.inputs[0].dtype),
+                  elements = node.elements(0)](const NodeMemory& m) -> NodeRun {
     return [=](const RunNumbers& run) -> absl::Status {
+      const auto stream = static_cast<cudaStream_t>(run.asynchronous);
       const TypedBuffer y(m.outputs[0], elements, type);
       if (m.inputs[0] != m.outputs[0]) {
         RETURN_IF_ERROR(

@@ -346,8 +346,9 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
     // A collective node is alone in its segment. So it comes at the same place among the collective
     // operations on all GPUs, wherever else their segments end.
     const bool is_collective = step.kernel.is_collective;
-    if (i == 0 || is_collective || segments_.back().is_collective || ready >= kSegmentBytes ||
-        (more > 0 && awaited + more > kSegmentBytes)) {
+    const bool awaits = step.awaits_step >= 0 && !launches_wait_;
+    if (i == 0 || is_collective || awaits || segments_.back().is_collective ||
+        ready >= kSegmentBytes || (more > 0 && awaited + more > kSegmentBytes)) {
       Segment& segment = segments_.emplace_back();
       segment.first = i;
       segment.is_collective = is_collective;
@@ -357,6 +358,11 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
       awaited = ready = 0;
     }
     Segment& segment = segments_.back();
+    if (awaits) {
+      const auto beside = std::ranges::find(segments_, step.awaits_step, &Segment::first);
+      segment.awaits_segment = static_cast<int>(beside - segments_.begin());
+      ASSIGN_OR_RETURN(beside->ended, CreateCudaEvent());
+    }
     segment.last = i + 1;
     awaited += more;
     segment.awaits.insert(segment.awaits.end(), step.awaits.begin(), step.awaits.end());
@@ -387,7 +393,7 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
 absl::Status CudaExecutor::WarmUp() {
   RETURN_IF_ERROR(SendScalars({}, cuda::Export::kNone));
   RETURN_IF_ERROR(BringInputs());
-  for (const Segment& segment : segments_) RETURN_IF_ERROR(LaunchSteps(segment));
+  for (const Segment& segment : segments_) RETURN_IF_ERROR(LaunchSegment(segment));
   RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.compute())));
   if (launches_wait_) return absl::OkStatus();  // no CUDA graphs
   for (Segment& segment : segments_) {
@@ -655,13 +661,31 @@ absl::Status CudaExecutor::Upload(int p, const ParameterSlice& values, int64_t t
 }
 
 absl::Status CudaExecutor::LaunchSegment(const Segment& segment) {
+  if (segment.awaits_segment >= 0) {
+    RETURN_IF_ERROR(StatusOf(
+        cudaStreamWaitEvent(device_.compute(), segments_[segment.awaits_segment].ended.get(), 0)));
+  }
+  if (segment.ended != nullptr) return LaunchBeside(segment);
   if (segment.graph == nullptr) return LaunchSteps(segment);
   return StatusOf(cudaGraphLaunch(segment.graph.get(), device_.compute()));
 }
 
+// Launches the segment in the collective stream, after the work that is in the compute stream by
+// now. Another segment waits for it before the next collective operation in the compute stream. So
+// these operations have one order, which NCCL requires, in both streams.
+absl::Status CudaExecutor::LaunchBeside(const Segment& segment) {
+  RETURN_IF_ERROR(StatusOf(cudaEventRecord(segment.computed.get(), device_.compute())));
+  RETURN_IF_ERROR(StatusOf(cudaStreamWaitEvent(device_.collective(), segment.computed.get(), 0)));
+  RETURN_IF_ERROR(LaunchSteps(segment));
+  return StatusOf(cudaEventRecord(segment.ended.get(), device_.collective()));
+}
+
 absl::Status CudaExecutor::LaunchSteps(const Segment& segment) {
   // Kernels read the other numbers from device memory.
-  const RunNumbers numbers{.communicator = communicator_, .tensor_parallel = tensor_parallel_};
+  const RunNumbers numbers{
+      .communicator = communicator_,
+      .tensor_parallel = tensor_parallel_,
+      .asynchronous = segment.ended != nullptr ? device_.collective() : device_.compute()};
   for (int i = segment.first; i < segment.last; ++i) {
     const Step& step = steps_[i];
     launching_ = i;

@@ -11,7 +11,8 @@
 // as one CUDA graph. Then its final gradients start their way out while the next segment computes.
 // With peers (ExecutorPeers) parameters and gradients travel by buckets, and the GPUs share the
 // work. A node that meets other GPUs itself (a synchronised norm, a sum or loss of a split graph)
-// is a segment of its own, and its kernels and collective operation are enqueued one by one.
+// is a segment of its own, and its kernels and collective operation are enqueued one by one. A sum
+// that the next node does not need runs in the collective stream, beside the next segments.
 //
 // A run allocates nothing. It waits only for parameters, and at its end for gradients.
 #pragma once
@@ -110,9 +111,13 @@ class CudaExecutor : public Executor {
     std::vector<int> full;       // with peers: buckets that this segment's gradients complete
     bool is_collective = false;  // its only node meets other GPUs, so it is not in a CUDA graph
     CudaGraph graph;             // null: kernels are launched one by one
+    int awaits_segment = -1;     // a segment in the collective stream, see Step::awaits_step
     CudaEvent arrived;           // its parameters have arrived, in the upload stream
-    CudaEvent computed;          // its nodes are done, in the compute stream
-    CudaEvent delivered;         // its gradients are on the host, in the download stream
+    // Its nodes are done, in the compute stream. If it is in the collective stream: the nodes
+    // before it are done.
+    CudaEvent computed;
+    CudaEvent delivered;  // its gradients are on the host, in the download stream
+    CudaEvent ended;      // in the collective stream; null: the segment is in the compute stream
   };
 
   // The values that the device reads before each run, in one block of memory.
@@ -153,6 +158,7 @@ class CudaExecutor : public Executor {
   absl::Status GatherRest(ParameterFlow* flow);
   absl::Status Upload(int p, const ParameterSlice& values, int64_t to);
   absl::Status LaunchSegment(const Segment& segment);
+  absl::Status LaunchBeside(const Segment& segment);
   absl::Status LaunchSteps(const Segment& segment);
   absl::Status ExportGradients(const Step& step);
   absl::Status Download(const Segment& segment);

@@ -105,6 +105,7 @@ TEST(CudaKernelsTest, OnlyLossesAndSumsOfASplitGraphMeetTheOtherRanks) {
     const auto plan = PlanOf(c, kPlain);
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(plan->is_collective, meets);
+    EXPECT_EQ(plan->is_asynchronous, c.op == "AllReduce");
   }
 }
 
