@@ -8,10 +8,15 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "lib/graph/autodiff.h"
+#include "lib/graph/lowering/lowering.h"
+#include "lib/graph/zoo/zoo.h"
+#include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
 
 namespace muster::compiled_graph_test {
 namespace {
@@ -280,6 +285,35 @@ TEST(CompiledGraphTest, TheFirstReaderAwaitsASumThatRunsBesideOtherNodes) {
   // `next` and `other` are read by the next node. The sum `other` awaits `last`, because sums have
   // one order.
   EXPECT_EQ(awaited, (std::map<std::string, std::string>{{"sum", "d"}, {"last", "other"}}));
+}
+
+// Each layer of a gpt has two such sums, and the head has one.
+TEST(CompiledGraphTest, SumsOfBackwardRunBesideTheGradientsOfWeights) {
+  v1::ModelSpec spec;
+  spec.mutable_zoo()->set_name("gpt");
+  auto& arguments = *spec.mutable_zoo()->mutable_args()->mutable_fields();
+  for (const auto& [name, value] : {std::pair("layers", 3), std::pair("heads", 2),
+                                    std::pair("channels", 8), std::pair("vocabulary", 17)}) {
+    arguments[name].set_number_value(value);
+  }
+  for (const bool recompute : {false, true}) {
+    const v1::Graph graph =
+        TrainingGraph(BuildModel(spec).value(),
+                      {.recompute = recompute, .tensor_parallel = {.degree = 2, .rank = 1}})
+            .value();
+    FakeKernels kernels;
+    const auto compiled = CompiledGraph::Create(graph, {.batch = 2}, kernels).value();
+    int sums = 0;
+    for (int end = 0; end < compiled->steps().size(); ++end) {
+      const int sum = compiled->steps()[end].awaits_step;
+      if (sum < 0) continue;
+      ++sums;
+      for (int i = sum + 1; i < end; ++i) {
+        EXPECT_THAT(compiled->steps()[i].node.node->op(), HasSubstr("LinearGradWeight"));
+      }
+    }
+    EXPECT_EQ(sums, 3 * 2 + 1);
+  }
 }
 
 TEST(CompiledGraphTest, ASumKeepsItsMemoryUntilItIsAwaited) {
