@@ -1,24 +1,19 @@
-// Tests NCCL with two ranks on one GPU. Each rank is a process with its own NCCL_HOSTID, so that
-// NCCL takes the two for different hosts.
+// Tests NCCL with two ranks on one GPU.
 #include "lib/collective/nccl_communicator.h"
 
 #include <cuda_runtime_api.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/program/program_path.h"
+#include "lib/collective/two_processes.h"
 #include "lib/status/status.h"
 
 namespace muster::nccl_communicator_test {
@@ -107,29 +102,7 @@ std::string RunRank(NcclGroup& group, int rank) {
 
 TEST(NcclCommunicatorTest, TwoProcessesOnOneGpuReduceGatherAndBroadcast) {
   if (const std::string why = WhyNoGpu(); !why.empty()) GTEST_SKIP() << why;
-  if (const char* id = getenv("MUSTER_NCCL_ID")) {  // this is the second process
-    auto group = NcclGroup::Open(absl::HexStringToBytes(id), kRanks, absl::Seconds(60));
-    ASSERT_TRUE(group.ok()) << group.status();
-    ASSERT_EQ(RunRank(**group, 1), "");
-    return;
-  }
-  setenv("NCCL_HOSTID", "first", 1);
-  auto group = NcclGroup::Create(kRanks, absl::Seconds(60));
-  ASSERT_TRUE(group.ok()) << group.status();
-  const std::string id = absl::BytesToHexString((*group)->id());
-  const std::string program = ProgramPath();
-  const pid_t child = fork();
-  if (child == 0) {
-    setenv("MUSTER_NCCL_ID", id.c_str(), 1);
-    setenv("NCCL_HOSTID", "second", 1);
-    dup2(STDERR_FILENO, STDOUT_FILENO);  // its result must not be read as this process's
-    execl(program.c_str(), program.c_str(), "--gtest_filter=*TwoProcesses*", nullptr);
-    _exit(127);
-  }
-  EXPECT_EQ(RunRank(**group, 0), "");
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0) << "the other process";
+  RunInTwoProcesses([](NcclGroup& group, int rank) { EXPECT_EQ(RunRank(group, rank), ""); });
 }
 
 TEST(NcclCommunicatorTest, ARankThatNeverComesIsATimeoutThatNamesIt) {

@@ -18,7 +18,9 @@
 #include "gtest/gtest.h"
 #include "kernels/conversion.h"
 #include "lib/collective/communicator.h"
+#include "lib/collective/nccl_communicator.h"
 #include "lib/collective/shared_memory_communicator.h"
+#include "lib/collective/two_processes.h"
 #include "lib/engine/backends/backends.h"
 #include "lib/engine/cuda/one_gpu_communicator.h"
 #include "lib/engine/device.h"
@@ -149,13 +151,43 @@ Split Training(const v1::Graph& graph, const Tensors& given, int degree, v1::Pre
   return split;
 }
 
+void SkipWithout(const std::string& device) {
+  const absl::Status available = CreateDevice(device, /*threads=*/1).status();
+  if (absl::IsUnavailable(available)) GTEST_SKIP() << available.message();
+  ASSERT_TRUE(available.ok()) << available;
+}
+
+// The tolerance of each precision; that of f32 is given.
+std::vector<std::pair<v1::Precision, double>> Tolerances(double of_f32) {
+  return {{v1::FP32, of_f32}, {v1::BF16, 2.5e-2}, {v1::FP16, 6e-3}};
+}
+
+std::unique_ptr<Instance> RunWhole(const v1::Graph& graph, const Tensors& given,
+                                   v1::Precision precision) {
+  auto whole = Instance::Create(TrainingGraph(graph, {.precision = precision}).value(),
+                                {.batch = kBatch, .device = "cpu"})
+                   .value();
+  whole->Set(given);
+  EXPECT_TRUE(whole->Run(kArguments).ok());
+  return whole;
+}
+
+// Expects that the rank has the loss of the whole graph, and its parts of the gradients, to the
+// bits of `again`.
+void ExpectPartOf(const Instance& whole, const std::vector<ParameterSlice>& slices,
+                  const Instance& rank, const Instance& again, double tolerance) {
+  EXPECT_NEAR(rank.loss(), whole.loss(), tolerance * whole.loss());
+  for (size_t p = 0; p < slices.size(); ++p) {
+    const std::string& name = whole.graph().parameters(static_cast<int>(p)).name();
+    const std::vector<double> own = rank.Gradient(name), wanted = whole.Gradient(name);
+    EXPECT_LE(Distance(own, Part(wanted, slices[p])), tolerance * Norm(wanted)) << name;
+    EXPECT_EQ(again.Gradient(name), own) << name << " does not repeat";
+  }
+}
+
 class RanksTest : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    const absl::Status available = CreateDevice(GetParam(), /*threads=*/1).status();
-    if (absl::IsUnavailable(available)) GTEST_SKIP() << available.message();
-    ASSERT_TRUE(available.ok()) << available;
-  }
+  void SetUp() override { SkipWithout(device()); }
   const std::string& device() const { return GetParam(); }
 };
 
@@ -195,14 +227,8 @@ TEST_P(RanksTest, GradientsAreThePartsOfTheWholeGradients) {
   for (const int64_t words : kWords) {
     const v1::Graph graph = Model(words);
     const Tensors given = Given(graph, words);
-    const double of_f32 = device() == "cpu" ? 1e-5 : 2e-4;
-    for (const auto& [precision, tolerance] :
-         {std::pair(v1::FP32, of_f32), std::pair(v1::BF16, 2.5e-2), std::pair(v1::FP16, 6e-3)}) {
-      const auto whole = Instance::Create(TrainingGraph(graph, {.precision = precision}).value(),
-                                          {.batch = kBatch, .device = "cpu"})
-                             .value();
-      whole->Set(given);
-      ASSERT_TRUE(whole->Run(kArguments).ok());
+    for (const auto& [precision, tolerance] : Tolerances(device() == "cpu" ? 1e-5 : 2e-4)) {
+      const auto whole = RunWhole(graph, given, precision);
       for (const int degree : {2, 3}) {
         const Split split = Training(graph, given, degree, precision);
         const Instances ranks = RunRanks(device(), split.graphs, split.given);
@@ -210,15 +236,7 @@ TEST_P(RanksTest, GradientsAreThePartsOfTheWholeGradients) {
         for (int rank = 0; rank < degree; ++rank) {
           SCOPED_TRACE(absl::StrCat(words, " words, ", v1::Precision_Name(precision), ", rank ",
                                     rank, " of ", degree, ", seed ", kSeed));
-          EXPECT_NEAR(ranks[rank]->loss(), whole->loss(), tolerance * whole->loss());
-          for (int p = 0; p < graph.parameters_size(); ++p) {
-            const std::string& name = graph.parameters(p).name();
-            const std::vector<double> own = ranks[rank]->Gradient(name);
-            const std::vector<double> wanted = whole->Gradient(name);
-            EXPECT_LE(Distance(own, Part(wanted, split.slices[rank][p])), tolerance * Norm(wanted))
-                << name;
-            EXPECT_EQ(again[rank]->Gradient(name), own) << name << " does not repeat";
-          }
+          ExpectPartOf(*whole, split.slices[rank], *ranks[rank], *again[rank], tolerance);
         }
       }
     }
@@ -345,6 +363,34 @@ TEST_P(RanksTest, SlicesOfWholeTensorsGiveWhatTensorsOfTheirOwnGive) {
       }
     }
   }
+}
+
+// NCCL sums beside computations, which ranks that meet on the host cannot.
+TEST(RankProcessesTest, TwoProcessesOnOneGpuTrainTheirPartsOfAGpt) {
+  SkipWithout("cuda:0");
+  if (IsSkipped() || HasFatalFailure()) return;
+  RunInTwoProcesses([](NcclGroup& group, int rank) {
+    const auto communicator = group.Join(rank);
+    ASSERT_TRUE(communicator.ok()) << communicator.status();
+    RunArguments arguments = kArguments;
+    arguments.tensor_parallel = communicator->get();
+    const v1::Graph graph = Transformer({.dropout = 0.2});
+    const Tensors given = Given(graph, /*words=*/11);
+    for (const auto& [precision, tolerance] : Tolerances(2e-4)) {
+      SCOPED_TRACE(absl::StrCat(v1::Precision_Name(precision), ", rank ", rank, ", seed ", kSeed));
+      const Split split = Training(graph, given, group.world_size(), precision);
+      const auto run = [&] {
+        auto instance =
+            Instance::Create(split.graphs[rank], {.batch = kBatch, .device = "cuda:0"}).value();
+        instance->Set(split.given[rank]);
+        const absl::Status status = instance->Run(arguments);
+        EXPECT_TRUE(status.ok()) << status;
+        return instance;
+      };
+      const auto own = run(), again = run();
+      ExpectPartOf(*RunWhole(graph, given, precision), split.slices[rank], *own, *again, tolerance);
+    }
+  });
 }
 
 }  // namespace
