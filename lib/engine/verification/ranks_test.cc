@@ -172,15 +172,26 @@ std::unique_ptr<Instance> RunWhole(const v1::Graph& graph, const Tensors& given,
   return whole;
 }
 
+double LargestGradient(const Instance& whole) {
+  double largest = 0;
+  for (const v1::Parameter& parameter : whole.graph().parameters()) {
+    largest = std::max(largest, Norm(whole.Gradient(parameter.name())));
+  }
+  return largest;
+}
+
 // Expects that the rank has the loss of the whole graph, and its parts of the gradients, to the
-// bits of `again`.
+// bits of `again`. The tolerance is a part of each gradient's norm, or of `norm_min` if that is
+// larger.
 void ExpectPartOf(const Instance& whole, const std::vector<ParameterSlice>& slices,
-                  const Instance& rank, const Instance& again, double tolerance) {
+                  const Instance& rank, const Instance& again, double tolerance,
+                  double norm_min = 0) {
   EXPECT_NEAR(rank.loss(), whole.loss(), tolerance * whole.loss());
   for (size_t p = 0; p < slices.size(); ++p) {
     const std::string& name = whole.graph().parameters(static_cast<int>(p)).name();
     const std::vector<double> own = rank.Gradient(name), wanted = whole.Gradient(name);
-    EXPECT_LE(Distance(own, Part(wanted, slices[p])), tolerance * Norm(wanted)) << name;
+    EXPECT_LE(Distance(own, Part(wanted, slices[p])), tolerance * std::max(Norm(wanted), norm_min))
+        << name;
     EXPECT_EQ(again.Gradient(name), own) << name << " does not repeat";
   }
 }
@@ -387,8 +398,9 @@ TEST(RankProcessesTest, TwoProcessesOnOneGpuTrainTheirPartsOfAGpt) {
         EXPECT_TRUE(status.ok()) << status;
         return instance;
       };
-      const auto own = run(), again = run();
-      ExpectPartOf(*RunWhole(graph, given, precision), split.slices[rank], *own, *again, tolerance);
+      const auto own = run(), again = run(), whole = RunWhole(graph, given, precision);
+      // On a CPU the small gradients of a gpt already have rounding errors of 2 % in bf16.
+      ExpectPartOf(*whole, split.slices[rank], *own, *again, tolerance, LargestGradient(*whole));
     }
   });
 }
