@@ -7,7 +7,7 @@
 #   FILE run STAGE [MODEL] RESULTS [--rounds N] [--seconds N]    where the GPU is; docs/benchmarks.md describes the stages
 #   tools/gpu_check.sh run STAGE ...                         both, on one machine
 #
-# Stages: tests, nccl, models [MODEL], profile [MODEL], job [MODEL], all. `FILE run --help` says more.
+# Stages: tests, nccl, models [MODEL], profile [MODEL], ranks, job [MODEL], all. `FILE run --help` says more.
 set -euo pipefail
 payload_line=0 # in a packed file: the line where its archive begins
 

@@ -53,6 +53,8 @@ has "| toy of images, 4 | "
 check ./check run models gpt2 results --rehearse # without PyTorch it fails, but Muster's rows are there
 grep -qE '^\| Muster \| deterministic, streamed \| [0-9.]+ \|' out || { fail models; cat out err >&2; }
 grep -q '^| PyTorch | eager | ' out || fail "models: no row of PyTorch"
+check ./check run ranks results --rehearse || { fail ranks; cat out err >&2; }
+grep -qE '^\| 2 \| [0-9.]+ \|' out || fail "ranks: no row of two ranks"
 check ./check run profile gpt2 results --rehearse
 grep -qE '^\| SelfAttention \| 1 \|' out || { fail profile; cat out err >&2; }
 for pattern in 'tests-*-tests.json' 'job-*-gpt2.json' 'models-gpt2-*-gpt2-muster-*.json' 'profile-gpt2-*-gpt2-muster.json' '*-logs.tar.gz' '*.md'; do

@@ -111,6 +111,11 @@ class Models(unittest.TestCase):
         rows[0]["attention"] = [chosen]
         self.assertTrue(report.models_table("GPT-2", 32, "tokens", 1024, rows).endswith(f" |\n\n- autotuned, resident: {chosen}\n"))
 
+    def test_a_rank_is_compared_with_the_whole(self):
+        rows = [{"degree": 1, "step_seconds": 0.1}, {"degree": 2, "step_seconds": 0.06}, {"degree": 4, "error": "SIGSEGV"}]
+        table = report.ranks_table("GPT", 8, rows)
+        self.assertIn("| 1 | 100.00 | 1.000 | 1.00 |\n| 2 | 60.00 | 0.600 | 1.20 |\n| 4 | failed: SIGSEGV | | |\n", table)
+
     def test_rounds_give_their_median_and_a_failed_one_does_not_count(self):
         row = {"side": "Muster", "variant": "v"}
         rounds = [[{**row, "step_seconds": s, "fastest_step_seconds": s / 2}] for s in (5.0, 1.0, 3.0)]

@@ -194,6 +194,13 @@ class Stages(unittest.TestCase):
         self.assertIn("| head | Linear | 10.000 |", ended.stdout)
         self.assertIn("| gemm | 1 | 20.000 | 100.0 % |", ended.stdout)
 
+    def test_ranks_are_compared_with_one(self):
+        ended = self.run_stage("ranks", self.results)
+        self.assertEqual(ended.returncode, 0, ended.stdout)
+        self.assertIn("| 8 | 80.00 | 1.000 | 8.00 |", ended.stdout)
+        saved = json.load(open(glob.glob(os.path.join(self.results, "*rank-0-of-4.json"))[0], encoding="utf-8"))
+        self.assertIn("--tensor-parallel 4", saved["arguments"])
+
     def test_nothing_is_overwritten(self):
         for _ in range(3):
             self.assertEqual(self.run_stage("tests", self.results).returncode, 0)

@@ -136,6 +136,22 @@ def models_table(title, batch, unit, units_per_sample, rows):
     return "\n".join(lines + ([""] + choices if choices else [])) + "\n"
 
 
+def ranks_table(title, batch, rows):
+    """Returns a table with a line per number of ranks. The last column is 1 if t ranks divide all the computing by t."""
+    whole = next((r["step_seconds"] for r in rows if r["degree"] == 1 and "step_seconds" in r), None)
+    lines = [f"{title}, batch {batch}, rank 0 without collectives", "",
+             "| ranks | step, ms | to one rank | times the ranks |",
+             "|---:|---:|---:|---:|"]
+    for row in rows:
+        if "step_seconds" not in row:
+            lines.append(f"| {row['degree']} | failed: {_cell(row['error'])} | | |")
+            continue
+        part = row["step_seconds"] / whole if whole else None
+        lines.append(f"| {row['degree']} | {row['step_seconds'] * 1e3:.2f} | " +
+                     (f"{part:.3f} | {part * row['degree']:.2f} |" if part else " | |"))
+    return "\n".join(lines) + "\n"
+
+
 def attention_choices(log):
     """Returns the log messages about the kernels for attention, or why cuDNN's were not used; each message once."""
     return list(dict.fromkeys(re.findall(r"^[IW]\d+ .*attention_choice\.cc:\d+\] (.*)$", log, re.MULTILINE)))

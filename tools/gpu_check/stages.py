@@ -7,6 +7,7 @@
     nccl             two processes on one GPU, as two hosts
     models [MODEL]   a training step of Muster and of PyTorch in every variant: gpt2, resnet50 (the default is both), bert
     profile [MODEL]  the parts of a step's time: by node for Muster, by kernel for both
+    ranks            the first rank of a GPT with tensor parallelism, without collectives: 1, 2, 4 and 8 ranks
     job [MODEL]      whole jobs (coordinator, ps, worker) and what the exchange costs: gpt2 and resnet50
     all              all of them, until the time is over
 
@@ -64,6 +65,13 @@ TOYS = {
                  "muster": ["--zoo", "mlp", "--threads", "1"], "torch": ["--zoo", "mlp"], "job": "resnet50.yaml",
                  "job_settings": ["model.zoo={name: mlp, args: {}}", "data.batch_size=4", "training.precision=fp32", "training.steps=2000"]},
 }
+
+# Two wide layers without a head that matters, divided among so many ranks. The toy has two heads.
+RANKS = {"title": "GPT, 2 layers of width 3,072, 1024 tokens, bf16", "batch": 8, "unit": "tokens", "units_per_sample": 1024,
+         "degrees": [1, 2, 4, 8],
+         "muster": ["--zoo", "gpt", "--arg", "layers=2", "--arg", "heads=24", "--arg", "channels=3072", "--arg", "context=1024",
+                    "--arg", "vocabulary=512"]}
+TOY_RANKS = {**TOYS["gpt2"], "degrees": [1, 2]}
 
 # (side, variant, options), the most informative first.
 VARIANTS = [
@@ -351,6 +359,23 @@ def models(stage, name):
     return stage.finish(text)
 
 
+def ranks(stage, _):
+    model = TOY_RANKS if stage.options.rehearse else RANKS
+    rows = []
+    for degree in model["degrees"]:
+        label = f"rank-0-of-{degree}"
+        if stage.left() < 5:
+            stage.missed.append(label)
+            continue
+        row = model_row(stage, label, "Muster", f"rank 0 of {degree}",
+                        ["--autotuned", "--values", "resident", "--tensor-parallel", str(degree)], model)
+        if "error" in row:
+            stage.failed.append(label)
+        rows.append({"degree": degree, **row})
+        stage.save(label, row)
+    return stage.finish(report.ranks_table(model["title"], model["batch"], rows))
+
+
 def kernels(stage, model_name, model):
     """Returns the kernels of a steady step from kernel_times.so. Returns None if the file was packed without it, or it failed."""
     library, path = os.path.join(HERE, "kernel_times.so"), os.path.join(stage.logs, model_name + "-kernels.tsv")
@@ -468,9 +493,9 @@ def job(stage, name):
 
 # ---------------------------------------------------------------- all
 
-STAGES = {"tests": tests, "nccl": nccl, "models": models, "profile": profile, "job": job}
-ALL = [("tests", None), ("nccl", None), ("models", "gpt2"), ("models", "resnet50"), ("job", None), ("profile", "gpt2"),
-       ("profile", "resnet50")]
+STAGES = {"tests": tests, "nccl": nccl, "models": models, "profile": profile, "ranks": ranks, "job": job}
+ALL = [("tests", None), ("nccl", None), ("models", "gpt2"), ("models", "resnet50"), ("ranks", None), ("job", None),
+       ("profile", "gpt2"), ("profile", "resnet50")]
 
 
 def run_all(options, seconds):
