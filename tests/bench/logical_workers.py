@@ -27,13 +27,13 @@ JOBS = {
 
 
 class Cluster:
-    """A local cluster with one ps."""
+    """A local cluster with one ps. `options` are more options of `muster local up`."""
 
-    def __init__(self, programs, workers):
+    def __init__(self, programs, workers, *options):
         self.muster = pathlib.Path(programs).absolute() / "cli/muster"
         self.workers = workers
         self.folder = tempfile.TemporaryDirectory(dir="/tmp")
-        self.address = self.run("local", "up", "--dir", self.folder.name, "--ps", "1", "--workers", str(workers)).strip()
+        self.address = self.run("local", "up", "--dir", self.folder.name, "--ps", "1", "--workers", str(workers), *options).strip()
 
     def run(self, *arguments):
         return subprocess.run([self.muster, *arguments], check=True, capture_output=True, text=True, cwd=ROOT).stdout
