@@ -55,10 +55,6 @@ constexpr absl::Duration kYieldsAfter = absl::Minutes(1);
 // How often a checkpoint read checks that its job still needs it.
 constexpr int64_t kLooksEveryMs = 1000;
 
-constexpr char kWaitsForMemory[] = "WAITS_FOR_MEMORY";
-constexpr char kWaitsForCheckpoint[] = "WAITS_FOR_CHECKPOINT";
-constexpr char kMemoryTooSmall[] = "MEMORY_TOO_SMALL";
-
 // Returns the ps of these shards and of their replicas.
 std::vector<std::string> HoldersOf(const std::vector<v1::PlanShard>& shards) {
   std::vector<std::string> holders;
@@ -247,7 +243,7 @@ void Dispatcher::WaitForCommits(JobRegistry::Transaction& transaction) {
     if (MayGiveUpWaiting(entry->job, now)) {
       entry->job.StopWaiting("its checkpoint, which is still being committed", now);
     } else {
-      entry->job.WaitFor(kWaitsForCheckpoint,
+      entry->job.WaitFor(JobPhase::kWaitsForCheckpoint,
                          absl::StrCat("its checkpoint, which is still being committed after ",
                                       absl::FormatDuration(kFilesTakeMax), ": the disk is slow"),
                          now);
@@ -292,21 +288,22 @@ void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Transaction& transaction,
                                      const WaitingJob& waiting,
                                      const std::vector<FreeMembers::Ps>& ps) {
   JobRegistry::Entry& entry = *transaction.FindNumber(waiting.number);
-  const std::string& told = entry.job.record().reason();
-  const bool told_of_more =
-      told == kWaitsForMemory || told == kMemoryTooSmall || told == kWaitsForCheckpoint;
+  const JobPhase told = entry.job.phase();
+  const bool told_of_more = told == JobPhase::kWaitsForMemory ||
+                            told == JobPhase::kMemoryTooSmall ||
+                            told == JobPhase::kWaitsForCheckpoint;
   const MemoryFit fit = FitOf(waiting, ps);
   if (fit == MemoryFit::kFits && !told_of_more) return;  // the usual case, among thousands of jobs
   const absl::Time now = registry_->Now();
   const absl::Time queued_since = entry.queued_since;
   switch (fit) {
     case MemoryFit::kFits:
-      entry.job.Wait(Job::kWaitsForMembers, "waits for members", now);
+      entry.job.Wait(JobPhase::kWaitsForMembers, "waits for members", now);
       break;
     case MemoryFit::kWaits: {
       const auto roomiest = std::ranges::max_element(ps, {}, &FreeMembers::Ps::room_bytes);
       entry.job.Wait(
-          kWaitsForMemory,
+          JobPhase::kWaitsForMemory,
           absl::StrCat("waits for memory of ps: ", NeedText(waiting), "; the most that is free is ",
                        FormatBytes(roomiest->room_bytes), " of ",
                        FormatBytes(roomiest->capacity_bytes), ", on ", roomiest->name),
@@ -314,7 +311,7 @@ void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Transaction& transaction,
       break;
     }
     case MemoryFit::kTooLittle:
-      entry.job.Wait(kMemoryTooSmall,
+      entry.job.Wait(JobPhase::kMemoryTooSmall,
                      absl::StrCat(TooSmallText(waiting, ps),
                                   ". Start ps with more memory, or suspend the job and resume it "
                                   "with more resources.ps"),
@@ -451,7 +448,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
   };
   // The job was halted for workers that have warmed up. It takes other free workers only if it
   // would have too few without them, so they count as excluded.
-  const bool joins = record.reason() == Job::kWorkersJoin;
+  const bool joins = entry.job.phase() == JobPhase::kWorkersJoin;
   for (const std::string& name : free.workers) {
     const bool unprepared = joins && !entry.job.warm_up().Has(name);
     if (unprepared || has_excluded(name)) job.excluded.insert(name);
@@ -471,7 +468,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
     }
   }
   // A job that yields workers leaves its last ranks out. Other recoveries keep every rank.
-  if (record.reason() == Job::kWorkersYield && std::ssize(job.workers) > job.workers_max) {
+  if (entry.job.phase() == JobPhase::kWorkersYield && std::ssize(job.workers) > job.workers_max) {
     job.workers.resize(job.workers_max);
   }
   std::vector<std::string> holders(record.ps().begin(), record.ps().end());
@@ -637,8 +634,8 @@ bool Dispatcher::GiveUpMissing(JobRegistry::Transaction& transaction,
 
 // The message also says what happened to the job, because that is why it does not run.
 void Dispatcher::TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job) {
-  entry.job.WaitFor(LacksMemory(job) ? kWaitsForMemory : Job::kWaitsForMembers, LackOf(job),
-                    registry_->Now());
+  entry.job.WaitFor(LacksMemory(job) ? JobPhase::kWaitsForMemory : JobPhase::kWaitsForMembers,
+                    LackOf(job), registry_->Now());
 }
 
 // Uses free workers that no job waits for. They get the ranks that they would have if the job were
@@ -994,7 +991,7 @@ void Dispatcher::Carry(const Start& start) {
   }
   if (!may_start || !HasRoom(start, transaction, memory)) {
     if (start.resume_point) {
-      entry->job.WaitFor(kWaitsForMemory, "memory of ps", registry_->Now());
+      entry->job.WaitFor(JobPhase::kWaitsForMemory, "memory of ps", registry_->Now());
       transaction.Commit(*entry);
     }
     // The next Dispatch() finds other ps, or reports what the job waits for.

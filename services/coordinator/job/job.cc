@@ -26,12 +26,6 @@
 namespace muster {
 namespace {
 
-// The reason of a job that is stopped and queued again so that another job can continue.
-constexpr char kYields[] = "GIVES_WAY";
-
-// Separates the cause of a recovery from what the job waits for, in its message.
-constexpr absl::string_view kWaitsFor = "; waits for ";
-
 // Returns " (8 logical: 4, 2, 2)", or "" for a job without logical workers.
 std::string LogicalWorkers(const v1::Job& job) {
   const int logical = job.spec().resources().workers().logical();
@@ -50,6 +44,8 @@ v1::Directive ReleaseDirective() {
 
 Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term, absl::Time now)
     : record_(std::move(record)),
+      phase_(PhaseOf(record_)),
+      cause_(CauseOf(record_)),
       plan_(std::move(plan)),
       checkpoints_(/*first_snapshot=*/(term << 32) + 1, CommittedStep(record_)),
       warm_up_(/*first_number=*/(term << 32) + 1),
@@ -161,6 +157,8 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
   record_.set_state(to);
   record_.set_reason(reason);
   record_.set_message(Printable(message));
+  phase_ = JobPhase::kOther;
+  cause_ = record_.message();
   if (to == v1::RUNNING && !record_.has_start_time()) *record_.mutable_start_time() = ToProto(now);
   if (IsTerminal(to)) *record_.mutable_end_time() = ToProto(now);
   if (to == v1::SUSPENDED || IsTerminal(to)) {
@@ -210,19 +208,25 @@ void Job::SendDesiredToAll(absl::Time now) {
 
 // ---------------------------------------------------------------- scheduling and users
 
-void Job::Wait(const std::string& reason, const std::string& message, absl::Time now) {
+void Job::Wait(JobPhase phase, const std::string& message, absl::Time now) {
   CHECK(state() == v1::QUEUED || state() == v1::RECOVERING) << record_.name();
-  if (record_.reason() != reason) Tell(reason, message, now);
+  if (phase_ == phase) return;
+  phase_ = phase;
+  Say(std::string(ReasonOf(phase)), message, now);
 }
 
-void Job::WaitFor(const std::string& reason, absl::string_view what, absl::Time now) {
-  if (state() == v1::QUEUED) return Wait(reason, absl::StrCat("waits for ", what), now);
-  absl::string_view happened = record_.message();
-  if (WaitsForMembers()) happened = happened.substr(0, happened.rfind(kWaitsFor));
-  Wait(reason, absl::StrCat(happened, kWaitsFor, what), now);
+void Job::WaitFor(JobPhase phase, absl::string_view what, absl::Time now) {
+  Wait(phase, state() == v1::QUEUED ? absl::StrCat("waits for ", what) : WaitMessage(cause_, what),
+       now);
 }
 
 void Job::Tell(const std::string& reason, const std::string& message, absl::Time now) {
+  phase_ = JobPhase::kOther;
+  Say(reason, message, now);
+  cause_ = record_.message();
+}
+
+void Job::Say(const std::string& reason, const std::string& message, absl::Time now) {
   record_.set_reason(reason);
   record_.set_message(Printable(message));
   Note(reason, message, now);
@@ -380,10 +384,10 @@ void Job::Stopped(const std::string& where, absl::Time now) {
   const v1::StopCause cause = record_.stop_cause();
   const std::string message = absl::StrCat(cause.message(), "; stopped ", where);
   const std::string id = JobIdOf(record_.name());
-  if (cause.reason() == JobDeadlines::kActiveDeadline) {
+  if (KindOf(cause) == StopKind::kActiveDeadline) {
     return Fail(cause.reason(), absl::StrCat(message, AdviceToResume(record_)), now);
   }
-  if (cause.reason() == kYields) {
+  if (KindOf(cause) == StopKind::kYields) {
     Move(v1::SUSPENDED, cause.reason(), message, now);
     return Move(v1::QUEUED, cause.reason(), message, now);
   }
@@ -426,7 +430,7 @@ void Job::Yield(const std::string& lacks, absl::Time now) {
   StopFor(cause, now);
 }
 
-bool Job::Yields() const { return record_.stop_cause().reason() == kYields; }
+bool Job::Yields() const { return KindOf(record_.stop_cause()) == StopKind::kYields; }
 
 void Job::StopWithoutRecovering(absl::Time now) {
   CHECK(RecoversToStop() && WaitsForMembers()) << record_.name();
@@ -685,6 +689,7 @@ void Job::HaltGeneration(const Halting& halting, const std::string& reason,
   effects_.recoveries.push_back({.reason = reason, .lost = lost});
   recovery_.Begin(halting.carries, halting.backoff, now);
   Move(v1::RECOVERING, reason, message, now);
+  phase_ = halting.phase;
   NoteStopped(now);
   SendDesiredToAll(now);
 }
@@ -719,9 +724,7 @@ bool Job::MayChangeWorkers(absl::Time now) const {
 }
 
 int Job::WorkersMax() const {
-  if (state() == v1::RECOVERING && record_.reason() == kWorkersYield && workers_kept_ > 0) {
-    return workers_kept_;
-  }
+  if (phase_ == JobPhase::kWorkersYield && workers_kept_ > 0) return workers_kept_;
   return MostWorkers(record_.spec());
 }
 
@@ -741,7 +744,8 @@ void Job::BeginWarmUp(v1::JobPlan plan, const std::vector<std::string>& newcomer
 
 void Job::LetWorkersJoin(absl::Time now) {
   CHECK(TakesMoreWorkers(now));
-  HaltGeneration({.carries = true}, kWorkersJoin,
+  HaltGeneration({.carries = true, .phase = JobPhase::kWorkersJoin},
+                 std::string(ReasonOf(JobPhase::kWorkersJoin)),
                  absl::StrCat("there are workers for more than ", plan_->workers_size(), " ranks"),
                  now);
 }
@@ -754,7 +758,8 @@ int Job::WorkersToYield(absl::Time now) const {
 void Job::YieldWorkers(int workers, const std::string& beneficiary, absl::Time now) {
   CHECK(workers > 0 && workers <= WorkersToYield(now)) << workers;
   workers_kept_ = plan_->workers_size() - workers;
-  HaltGeneration({.carries = true}, kWorkersYield,
+  HaltGeneration({.carries = true, .phase = JobPhase::kWorkersYield},
+                 std::string(ReasonOf(JobPhase::kWorkersYield)),
                  absl::StrCat("continues with ", workers_kept_, " of ", plan_->workers_size(),
                               " workers, so that ", beneficiary, " can start"),
                  now);
@@ -845,9 +850,7 @@ void Job::SaveHalted(int64_t step, absl::Time now) {
   SendDesiredToAll(now);
 }
 
-bool Job::WaitsForMembers() const {
-  return state() == v1::RECOVERING && record_.reason().starts_with("WAITS_FOR_");
-}
+bool Job::WaitsForMembers() const { return state() == v1::RECOVERING && Waits(phase_); }
 
 // Returns the version at which the job can be stopped without a recovery, or nullopt.
 std::optional<int64_t> Job::StopsHaltedAt() const {

@@ -17,6 +17,7 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
+#include "services/coordinator/common/job_phase.h"
 #include "services/coordinator/job/checkpoint_policy.h"
 #include "services/coordinator/job/job_deadlines.h"
 #include "services/coordinator/job/non_finite_watch.h"
@@ -38,11 +39,6 @@ namespace muster {
 // directives are sent again, and reports may repeat.
 class Job {
  public:
-  // The reason of a recovering job that waits for members, see Wait().
-  static constexpr char kWaitsForMembers[] = "WAITS_FOR_MEMBERS";
-  // The reasons of a job that was halted to add warmed-up workers, or to release workers.
-  static constexpr char kWorkersJoin[] = "WORKERS_JOIN";
-  static constexpr char kWorkersYield[] = "WORKERS_YIELD";
   // A generation runs at least this long before it is halted for more workers, or to yield some.
   // Workers mostly attach in groups, so the wait saves halts.
   static constexpr absl::Duration kJoinAfter = absl::Seconds(10);
@@ -86,6 +82,7 @@ class Job {
 
   const v1::Job& record() const { return record_; }
   v1::JobState state() const { return record_.state(); }
+  JobPhase phase() const { return phase_; }
   // The plan of the present or last generation. null before the first one, and after the end of the
   // job.
   const std::shared_ptr<const v1::JobPlan>& plan() const { return plan_; }
@@ -144,11 +141,12 @@ class Job {
   void LetReplicasJoin(absl::Time now);
   // Returns the first version without a known evaluation.
   int64_t evaluations_before() const { return aggregator_.evaluations_before(); }
-  // Notes why a queued or recovering job waits. No-op if `reason` is its reason already.
-  void Wait(const std::string& reason, const std::string& message, absl::Time now);
+  // Notes why a queued or recovering job waits: kWaitsFor... or kMemoryTooSmall. No-op if it is in
+  // this phase already.
+  void Wait(JobPhase phase, const std::string& message, absl::Time now);
   // Like Wait() with a message that says what the job waits for: `what` completes "waits for". The
   // message of a recovering job names the cause of the recovery first.
-  void WaitFor(const std::string& reason, absl::string_view what, absl::Time now);
+  void WaitFor(JobPhase phase, absl::string_view what, absl::Time now);
   // Whether a queued or recovering job has waited for its start_timeout.
   bool WaitsTooLong(absl::Time now) const { return JobDeadlines::WaitsTooLong(record_, now); }
   // Ends the wait for `lacks`, which completes "waits for". A job that never ran fails. Another job
@@ -262,6 +260,7 @@ class Job {
     bool carries = false;  // as far as is known, the shards continue in place
     absl::Duration backoff = absl::ZeroDuration();
     std::string lost = "";  // the member that was lost or leaves; "" if none
+    JobPhase phase = JobPhase::kOther;
   };
   void HaltGeneration(const Halting& halting, const std::string& reason, const std::string& message,
                       absl::Time now);
@@ -286,7 +285,9 @@ class Job {
   void Note(const std::string& reason, const std::string& message, absl::Time now);
   // Notes how many damaged samples the workers of this generation replaced, if any.
   void NoteReplacedSamples(absl::Time now);
+  // Says what became of the job in its state. It does not wait any more.
   void Tell(const std::string& reason, const std::string& message, absl::Time now);
+  void Say(const std::string& reason, const std::string& message, absl::Time now);
   void Move(v1::JobState to, const std::string& reason, const std::string& message, absl::Time now);
   void Send(const std::string& member, v1::Directive directive);
   void ReleaseAll();
@@ -320,6 +321,8 @@ class Job {
   int64_t total_steps() const { return record_.progress().total_steps(); }
 
   v1::Job record_;
+  JobPhase phase_ = JobPhase::kOther;
+  std::string cause_;  // of the present state: the message without what the job waits for
   std::shared_ptr<const v1::JobPlan> plan_;
   std::shared_ptr<const std::string> plan_bytes_;  // serialized plan_; null until it is sent
   JobMembers members_;
@@ -336,7 +339,8 @@ class Job {
   // Set while a member leaves that the job cannot do without. The member goes after a checkpoint of
   // this step or a later one.
   std::optional<int64_t> leaves_at_;
-  // The number of workers that remained when kWorkersYield halted the job. 0: it yielded none.
+  // The number of workers that remained when the job was halted to release some. 0: it yielded
+  // none.
   int workers_kept_ = 0;
   // The step of a committed checkpoint at which the job is suspended when its records are durable.
   std::optional<int64_t> suspend_at_;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "lib/job/spec_duration.h"
+#include "services/coordinator/common/job_phase.h"
 #include "services/coordinator/common/proto_time.h"
 
 namespace muster {

@@ -13,9 +13,8 @@ namespace muster {
 // time.
 class JobDeadlines {
  public:
-  // The reasons of jobs that reach their deadlines.
-  static constexpr char kActiveDeadline[] = "ACTIVE_DEADLINE";
-  static constexpr char kStartTimeout[] = "START_TIMEOUT";
+  static constexpr char kStartTimeout[] =
+      "START_TIMEOUT";  // the reason of a job that waits too long
   // How long a job that is stopped at its deadline has to write its checkpoint.
   static constexpr absl::Duration kStopPatience = absl::Minutes(10);
 

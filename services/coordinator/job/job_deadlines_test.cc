@@ -215,7 +215,7 @@ TEST_F(JobDeadlinesTest, AWaitingJobIsSuspendedOnceItsShardsAreSaved) {
   Commit(4);
   LoseWorker();
   now_ += absl::Seconds(60);
-  job_.Wait(Job::kWaitsForMembers, "it has 1 worker and needs 2", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "it has 1 worker and needs 2", now_);
   job_.TakeEffects();
 
   job_.StopWaiting("members: it has 1 worker and needs 2", now_);
@@ -246,7 +246,7 @@ TEST_F(JobDeadlinesTest, IfTheSaveFailsTheMessageNamesTheErrorAndTheCheckpoint) 
   Commit(4);
   LoseWorker();
   now_ += absl::Seconds(60);
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   job_.StopWaiting("members", now_);
   for (int i = 0; i < CheckpointPolicy::kHaltedAttempts; ++i) {
     Sent();
@@ -263,7 +263,7 @@ TEST_F(JobDeadlinesTest, IfTheSaveFailsTheMessageNamesTheErrorAndTheCheckpoint) 
 TEST_F(JobDeadlinesTest, AtItsDeadlineAWaitingJobIsSavedAndFails) {
   RunToStepFive();
   LoseWorker();
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   Pass(absl::Seconds(100));
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_THAT(Sent(), IsSupersetOf({"p-0 snapshot", "p-1 snapshot"}));
@@ -308,7 +308,7 @@ TEST_F(JobDeadlinesTest, MessagesOfDeadlinesUseWholeSeconds) {
 
   *record.mutable_active_since() = ToProto(now_);
   const v1::StopCause runs = JobDeadlines::PastDeadline(record, now_ + absl::Milliseconds(100900));
-  EXPECT_EQ(runs.reason(), JobDeadlines::kActiveDeadline);
+  EXPECT_EQ(runs.reason(), kActiveDeadline);
   EXPECT_EQ(runs.message(),
             "it has been active for 1m40s (active_deadline: 1m40s) and has come to step 5 of 100");
 }

@@ -548,10 +548,10 @@ TEST_F(RecoveringJobTest, TheMessageSaysWhatHappenedAndWhatTheJobWaitsFor) {
   job_.MemberLost("w-1", "gone", now_);
   const std::string happened = job_.record().message();
   for (int i = 0; i < 2; ++i) {
-    job_.WaitFor(Job::kWaitsForMembers, "members: it has 1 worker", now_);
+    job_.WaitFor(JobPhase::kWaitsForMembers, "members: it has 1 worker", now_);
     EXPECT_EQ(job_.record().message(), happened + "; waits for members: it has 1 worker");
     job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
-    job_.WaitFor("WAITS_FOR_MEMORY", "memory of ps", now_);
+    job_.WaitFor(JobPhase::kWaitsForMemory, "memory of ps", now_);
     EXPECT_EQ(job_.record().message(), happened + "; waits for memory of ps");
   }
 }
@@ -1188,7 +1188,7 @@ class WaitingJobTest : public RecoveringJobTest {
     SayHalted("p-0", step_ - 1, step_);
     SayHalted("p-1", step_, step_ + 1);
     TakeEffects();
-    job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+    job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
     TakeEffects();
   }
   void AnswerHalted(const std::string& ps, int shard, v1::SnapshotOutcome outcome) {
@@ -1266,7 +1266,7 @@ TEST_F(WaitingJobTest, WithoutATrainedStepNothingIsSaved) {
   job_.MemberLost("w-1", "gone", now_);
   SayHalted("p-0", 0, 0);
   SayHalted("p-1", 0, 0);
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   TakeEffects();
   job_.MemberLeaves("p-1", now_);
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 release", "p-1 release"));
@@ -1282,7 +1282,7 @@ TEST_F(WaitingJobTest, NothingIsSavedBeforeTheJobWaitsForMembers) {
   Pass(absl::Seconds(1));
   EXPECT_THAT(Sent(), testing::Not(Contains("p-1 snapshot")));
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   Pass(absl::ZeroDuration());
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
 }
@@ -1429,7 +1429,7 @@ TEST_F(WaitingJobTest, WithoutAnythingToSaveASuspensionEndsAtOnce) {
   job_.MemberLost("w-1", "gone", now_);
   SayHalted("p-0", 0, 0);
   SayHalted("p-1", 0, 0);
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   ASSERT_TRUE(job_.Suspend(now_).ok());
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
@@ -1466,7 +1466,7 @@ TEST_F(WaitingJobTest, ARecoveringJobIsSuspendedOnceItWaitsForMembers) {
   Pass(absl::Seconds(1));
   EXPECT_THAT(Sent(), IsEmpty()) << "a worker for the recovery may be free";
   EXPECT_TRUE(job_.ResumesAt(now_).has_value());
-  job_.Wait(Job::kWaitsForMembers, "needs one", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs one", now_);
   job_.StopWithoutRecovering(now_);
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
   Commit(5);
@@ -1537,7 +1537,7 @@ TEST_F(WaitingJobTest, APsThatDiesDuringTheSaveReturnsTheSuspensionToTheCheckpoi
     Commit(4);
     job_.MemberLost("w-1", "gone", now_);
     HaltAll(4, 5);
-    job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+    job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
     ASSERT_TRUE(job_.Suspend(now_).ok());
     job_.MemberLost("w-0", "gone", now_);
     Pass(absl::Milliseconds(200));
@@ -1616,7 +1616,7 @@ TEST_F(WaitingJobTest, RecordsOfStepsBeforeASuspensionAreClosed) {
   SayHalted("p-0", 4, 5);
   SayHalted("p-1", 5, 6);
   EXPECT_EQ(TakeEffects().steps.size(), 4u);
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   ASSERT_TRUE(job_.Suspend(now_).ok());
   const Job::Effects effects = job_.TakeEffects();
   ASSERT_EQ(effects.steps.size(), 1u);
@@ -1640,7 +1640,7 @@ TEST_F(WaitingJobTest, RecordsOfStepsBeforeACheckpointAreClosedIfNoWorkerHasMore
   Commit(6);  // no worker has reported its last step
   for (const char* name : {"w-0", "w-1", "p-0"}) job_.MemberLost(name, "gone", now_);
   SayHalted("p-1", 6, 7);
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   EXPECT_EQ(TakeEffects().steps.size(), 0u);
 
   ASSERT_TRUE(job_.Suspend(now_).ok());
@@ -1683,7 +1683,7 @@ TEST_F(ReplicatedJobTest, ReplicasThatTookOverAreSaved) {
   Report("w-0", v1::MEMBER_HALTED, 8);
   SayHalted("p-0", 7, 8, /*in_replica=*/8);
   TakeEffects();
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   ASSERT_TRUE(job_.Suspend(now_).ok());
   EXPECT_THAT(Sent(), ElementsAre("p-0 snapshot"));
   EXPECT_EQ(snapshot_.step(), 8);
@@ -1723,7 +1723,7 @@ TEST_F(ReplicatedJobTest, APsWithoutItsOwnShardIsNotAskedForIt) {
   SayHalted("p-0", /*oldest=*/9, 8, /*in_replica=*/8);
   SayHalted("p-1", 7, 8, /*in_replica=*/8);
   TakeEffects();
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   ASSERT_TRUE(job_.Suspend(now_).ok());
   EXPECT_THAT(Sent(), ElementsAre("p-1 snapshot"));
   EXPECT_THAT(snapshot_.backups(), ElementsAre(0));
@@ -1762,7 +1762,7 @@ TEST_F(ReplicatedJobTest, APsWithReplicasElsewhereStaysForASuspension) {
   SayHalted("p-0", 7, 8, /*in_replica=*/8);
   SayHalted("p-1", 7, 8, /*in_replica=*/8);
   TakeEffects();
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   ASSERT_TRUE(job_.Suspend(now_).ok());
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
   job_.CheckpointFailed(8, snapshot_.snapshot(), absl::InternalError("no"), now_);
@@ -1886,12 +1886,12 @@ TEST_F(ReplicatedJobTest, APsThatLeavesAWaitingJobIsReleasedIfReplicasRemain) {
   SayHalted("p-0", 7, 8, /*in_replica=*/7);
   SayHalted("p-1", 7, 8, /*in_replica=*/8);
   TakeEffects();
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   job_.MemberLeaves("p-1", now_);
   EXPECT_THAT(Sent(), ElementsAre("p-1 release"));
   EXPECT_FALSE(job_.Uses("p-1"));
   job_.MemberLost("p-1", "it left the fleet", now_);
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   const std::optional<Job::ResumePoint> resume_point = job_.ResumesAt(now_);
   ASSERT_TRUE(resume_point.has_value());
   EXPECT_TRUE(resume_point->carries);
@@ -1916,7 +1916,7 @@ TEST_F(ReplicatedJobTest, PsThatHoldEachOthersReplicasLeaveAWaitingJobAfterAChec
   TakeEffects();
   job_.MemberLeaves("p-0", now_);
   job_.MemberLeaves("p-1", now_);
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   Pass(absl::ZeroDuration());
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
   EXPECT_EQ(snapshot_.step(), 8);
@@ -2048,7 +2048,7 @@ TEST_F(RecoveringJobTest, AfterASuspensionAllMembersCountAsNew) {
   Report("w-0", v1::MEMBER_HALTED, 3);
   SayHalted("p-0", 3, 3);
   TakeEffects();
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.Wait(JobPhase::kWaitsForMembers, "needs two", now_);
   ASSERT_TRUE(job_.Suspend(now_).ok());
   ASSERT_TRUE(job_.Resume(nullptr, now_).ok());
   Schedule();

@@ -204,7 +204,7 @@ TEST_F(ReplicatedCheckpointTest, AReplicaMayWriteTheShardOfALostPsOfAHaltedJob) 
     held.set_oldest_version(3);
     held.set_newest_version(3);
     entry.job.Report("p-0", &halted, now_);
-    entry.job.Wait(Job::kWaitsForMembers, "needs one", now_);
+    entry.job.Wait(JobPhase::kWaitsForMembers, "needs one", now_);
     ASSERT_TRUE(entry.job.Suspend(now_).ok());
     const Job::Effects effects = entry.job.TakeEffects();
     ASSERT_TRUE(effects.directives.back().directive.has_snapshot());
@@ -452,7 +452,7 @@ TEST_F(CheckpointerTest, SavesHaltedShardsWhileTheJobWaitsForMembers) {
     entry.job.MemberLost("w-0", "gone", now_);
     Report(transaction, entry, "p-0", v1::MEMBER_HALTED, /*step=*/3);
     EXPECT_FALSE(entry.rounds.IsOpen(*(*periodic)->round())) << "its shards have stopped";
-    entry.job.Wait(Job::kWaitsForMembers, "needs one", now_);
+    entry.job.Wait(JobPhase::kWaitsForMembers, "needs one", now_);
     entry.job.MemberLeaves("p-0", now_);
     transaction.Commit(entry);
   }

@@ -11,6 +11,7 @@
 #include "lib/job/spec_duration.h"
 #include "lib/log/log_scope.h"
 #include "lib/status/status.h"
+#include "services/coordinator/common/job_phase.h"
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/job/job_state.h"
 
@@ -58,7 +59,7 @@ std::vector<EndedJobs::Surplus> EndedJobs::FindSurplus() const {
                      .number = number,
                      .id = JobIdOf(record.name()),
                      .ttl = TtlOf(spec),
-                     .is_damaged = record.reason() == "JOB_DAMAGED",
+                     .is_damaged = IsDamaged(record),
                      .has_checkpoint = !record.checkpoint().empty(),
                      .gives_checkpoints_up =
                          spec.has_ttl_after_finished() && spec.checkpoint().delete_after_ttl()});

@@ -204,7 +204,7 @@ absl::Status JobRegistry::EnterDamaged(StoredJob stored, const absl::Status& dam
   LOG(ERROR) << JobIdOf(record.name()) << " is damaged: " << damage;
   if (!IsTerminal(record.state())) {
     record.set_state(v1::FAILED);
-    record.set_reason("JOB_DAMAGED");
+    record.set_reason(kJobDamaged);
     record.set_message(absl::StrCat(
         "its data in the coordinator's store or state folder are damaged: ", damage.message()));
     record.set_revision(record.revision() + 1);
@@ -440,7 +440,7 @@ v1::Job JobRegistry::Transaction::View(const Entry& entry, v1::JobView wanted) c
         "): training pauses once ", limits::kStepRecordsHeldMax,
         " steps wait to be recorded, and continues when there is space; nothing is lost"));
   }
-  AddWhatFollows(entry.wait, view, entry.job.StoppingMembers());
+  AddWhatFollows(entry.job.phase(), entry.wait, view, entry.job.StoppingMembers());
   return view;
 }
 

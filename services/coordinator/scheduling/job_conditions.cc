@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -68,12 +67,12 @@ std::string NamesOf(const std::vector<std::string>& members) {
   return names;
 }
 
-void AddWaiting(const std::optional<Wait>& wait, v1::Job& job,
+void AddWaiting(JobPhase phase, const std::optional<Wait>& wait, v1::Job& job,
                 const std::vector<std::string>& stopping) {
   v1::JobWaiting& waiting = *job.mutable_waiting();
   if (job.state() == v1::RECOVERING) {
-    const bool told = absl::StartsWith(job.reason(), "WAITS_FOR_");
-    waiting.set_reason(told ? job.reason() : "STARTING");
+    const bool told = Waits(phase);
+    waiting.set_reason(std::string(told ? ReasonOf(phase) : "STARTING"));
     waiting.set_message(told ? job.message()
                         : stopping.empty()
                             ? "all members have stopped; the next plan is being made"
@@ -82,14 +81,14 @@ void AddWaiting(const std::optional<Wait>& wait, v1::Job& job,
     return;
   }
   if (!wait) {
-    const bool told = job.reason() == "WAITS_FOR_CHECKPOINT";
-    waiting.set_reason(told ? job.reason() : "STARTING");
+    const bool told = phase == JobPhase::kWaitsForCheckpoint;
+    waiting.set_reason(std::string(told ? ReasonOf(phase) : "STARTING"));
     waiting.set_message(told ? job.message() : "it was just queued, or its plan is being made");
     return;
   }
   Explain(*wait, waiting);
   // The dispatcher has planned the job, so the record's message has the exact number of bytes.
-  const bool memory = job.reason() == "WAITS_FOR_MEMORY" || job.reason() == "MEMORY_TOO_SMALL";
+  const bool memory = phase == JobPhase::kWaitsForMemory || phase == JobPhase::kMemoryTooSmall;
   if (wait->cause == WaitCause::kPsMemory && memory) waiting.set_message(job.message());
   waiting.set_workers_needed(wait->workers_needed);
   waiting.set_workers_free(wait->workers_free);
@@ -138,10 +137,12 @@ void UpdateConditions(std::optional<absl::Time> now, v1::Job& job) {
   }
 }
 
-void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job,
+void AddWhatFollows(JobPhase phase, const std::optional<Wait>& wait, v1::Job& job,
                     const std::vector<std::string>& stopping) {
   job.clear_waiting();
-  if (job.state() == v1::QUEUED || job.state() == v1::RECOVERING) AddWaiting(wait, job, stopping);
+  if (job.state() == v1::QUEUED || job.state() == v1::RECOVERING) {
+    AddWaiting(phase, wait, job, stopping);
+  }
   UpdateConditions(/*now=*/std::nullopt, job);
   for (v1::JobCondition& condition : *job.mutable_conditions()) {
     condition.clear_reason();

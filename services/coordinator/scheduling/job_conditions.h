@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 #include "proto/muster/v1/job.pb.h"
+#include "services/coordinator/common/job_phase.h"
 #include "services/coordinator/scheduling/scheduler.h"
 
 namespace muster {
@@ -19,10 +20,11 @@ void UpdateConditions(std::optional<absl::Time> now, v1::Job& job);
 
 // Sets job.waiting, and the reasons and messages of the conditions, from the rest of `job`. The
 // results go into replies and are never stored. Pure.
+//   phase     what the job does inside its state
 //   wait      the scheduler's last result for a QUEUED job; nullopt if the scheduler has not looked
 //             at the job yet, or has given it members
 //   stopping  the members that a RECOVERING job waits for
-void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job,
+void AddWhatFollows(JobPhase phase, const std::optional<Wait>& wait, v1::Job& job,
                     const std::vector<std::string>& stopping = {});
 
 }  // namespace muster

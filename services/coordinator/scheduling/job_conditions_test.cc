@@ -46,7 +46,7 @@ Wait WaitFor(WaitCause cause) {
 
 TEST(JobConditionsTest, QueuedJobReportsItsNeedAndTheSupply) {
   v1::Job job = JobIn(v1::QUEUED, "SUBMITTED");
-  AddWhatFollows(WaitFor(WaitCause::kWorkers), job);
+  AddWhatFollows(PhaseOf(job), WaitFor(WaitCause::kWorkers), job);
   EXPECT_EQ(job.waiting().reason(), "WAITS_FOR_WORKERS");
   EXPECT_THAT(job.waiting().message(), HasSubstr("needs 4 workers, 1 free of the 3 attached"));
   EXPECT_EQ(job.waiting().workers_free(), 1);
@@ -55,14 +55,14 @@ TEST(JobConditionsTest, QueuedJobReportsItsNeedAndTheSupply) {
   EXPECT_EQ(job.conditions(0).reason(), "WAITS_FOR_WORKERS");
   EXPECT_THAT(TrueConditions(job), ElementsAre());
 
-  AddWhatFollows(WaitFor(WaitCause::kPs), job);
+  AddWhatFollows(PhaseOf(job), WaitFor(WaitCause::kPs), job);
   EXPECT_EQ(job.waiting().reason(), "WAITS_FOR_PS");
   EXPECT_THAT(job.waiting().message(), HasSubstr("needs 2 ps, 1 attached"));
-  AddWhatFollows(WaitFor(WaitCause::kItsTurn), job);
+  AddWhatFollows(PhaseOf(job), WaitFor(WaitCause::kItsTurn), job);
   EXPECT_THAT(job.waiting().message(), HasSubstr("reserved for job number 6"));
-  AddWhatFollows(WaitFor(WaitCause::kGathers), job);
+  AddWhatFollows(PhaseOf(job), WaitFor(WaitCause::kGathers), job);
   EXPECT_EQ(job.waiting().reason(), "STARTING");
-  AddWhatFollows(std::nullopt, job);
+  AddWhatFollows(PhaseOf(job), std::nullopt, job);
   EXPECT_EQ(job.waiting().reason(), "STARTING");
   EXPECT_EQ(job.waiting().workers_needed(), 0) << "the earlier wait is cleared";
 }
@@ -70,32 +70,33 @@ TEST(JobConditionsTest, QueuedJobReportsItsNeedAndTheSupply) {
 TEST(JobConditionsTest, ExactMemoryMessageOfTheRecordIsReported) {
   v1::Job job = JobIn(v1::QUEUED, "WAITS_FOR_MEMORY");
   job.set_message("needs 1,234 bytes");
-  AddWhatFollows(WaitFor(WaitCause::kPsMemory), job);
+  AddWhatFollows(PhaseOf(job), WaitFor(WaitCause::kPsMemory), job);
   EXPECT_EQ(job.waiting().message(), "needs 1,234 bytes");
 }
 
 TEST(JobConditionsTest, ConditionsFollowTheState) {
   v1::Job running = JobIn(v1::RUNNING, "STARTED");
   running.set_checkpoint("jobs/a-1/checkpoints/10");
-  AddWhatFollows(std::nullopt, running);
+  AddWhatFollows(PhaseOf(running), std::nullopt, running);
   EXPECT_FALSE(running.has_waiting());
   EXPECT_THAT(TrueConditions(running), ElementsAre("SCHEDULED", "RUNNING", "CHECKPOINTED"));
 
   v1::Job recovering = JobIn(v1::RECOVERING, "WAITS_FOR_MEMBERS");
-  AddWhatFollows(std::nullopt, recovering);
+  AddWhatFollows(PhaseOf(recovering), std::nullopt, recovering);
   EXPECT_EQ(recovering.waiting().reason(), "WAITS_FOR_MEMBERS");
   EXPECT_EQ(recovering.waiting().position(), 0);
 
   v1::Job stopping = JobIn(v1::RECOVERING, "MEMBER_LOST");
-  AddWhatFollows(std::nullopt, stopping, {"ps-0", "worker-0", "worker-1", "worker-2", "worker-3"});
+  AddWhatFollows(PhaseOf(stopping), std::nullopt, stopping,
+                 {"ps-0", "worker-0", "worker-1", "worker-2", "worker-3"});
   EXPECT_EQ(stopping.waiting().message(),
             "waits until ps-0, worker-0, worker-1, worker-2 and 1 more stop; then all members get "
             "the next plan");
-  AddWhatFollows(std::nullopt, stopping);
+  AddWhatFollows(PhaseOf(stopping), std::nullopt, stopping);
   EXPECT_EQ(stopping.waiting().message(), "all members have stopped; the next plan is being made");
 
   v1::Job cancelled = JobIn(v1::CANCELLED, "CANCELLED");
-  AddWhatFollows(WaitFor(WaitCause::kWorkers), cancelled);
+  AddWhatFollows(PhaseOf(cancelled), WaitFor(WaitCause::kWorkers), cancelled);
   EXPECT_FALSE(cancelled.has_waiting());
   EXPECT_THAT(TrueConditions(cancelled), ElementsAre("FAILED"));
   EXPECT_EQ(cancelled.conditions(5).reason(), "CANCELLED");
@@ -125,7 +126,7 @@ TEST(JobConditionsTest, TransitionTimeIsTheLastChangeOfTheStatus) {
   job.set_checkpoint("jobs/a-1/checkpoints/20");
   job.set_message("another");
   UpdateConditions(begun + absl::Seconds(9), job);
-  AddWhatFollows(std::nullopt, job);
+  AddWhatFollows(PhaseOf(job), std::nullopt, job);
 
   EXPECT_EQ(TimeOf(job, "SCHEDULED"), begun);
   EXPECT_EQ(TimeOf(job, "RUNNING"), begun + absl::Seconds(1));
@@ -140,7 +141,7 @@ TEST(JobConditionsTest, TransitionTimeIsTheLastChangeOfTheStatus) {
 
 TEST(JobConditionsTest, UnknownTransitionTimeStaysUnsetUntilTheStatusChanges) {
   v1::Job job = JobIn(v1::RUNNING, "STARTED");
-  AddWhatFollows(std::nullopt, job);
+  AddWhatFollows(PhaseOf(job), std::nullopt, job);
   EXPECT_THAT(TrueConditions(job), ElementsAre("SCHEDULED", "RUNNING"));
   EXPECT_EQ(TimeOf(job, "RUNNING"), std::nullopt);
 
