@@ -497,8 +497,8 @@ TEST(TensorParallelModelTest, DropoutOfPartsHasOneDevicesMask) {
   }
 }
 
-// A device of t has 4 + 12 / t values of each token and channel in a layer, and the logits, whose
-// gradient takes their memory. One of the tied table's two gradients is in the arena.
+// A device of t has 4 + 12 / t values of each token and channel in a layer, and the logits. The
+// gradient of the logits takes their memory. One of the tied table's two gradients is in the arena.
 TEST(TensorParallelModelTest, ARankNeedsTheMemoryOfItsParts) {
   constexpr double kTokens = 4 * 1024, kLayers = 12, kWidth = 768, kWords = 50257;
   v1::ModelSpec spec;

@@ -1,4 +1,4 @@
-// What a job does inside its state. Users see it as the reason of the job.
+// The phase of a job inside its state. Users see it as the reason of the job.
 #pragma once
 
 #include <cstdint>

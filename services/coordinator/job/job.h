@@ -285,7 +285,7 @@ class Job {
   void Note(const std::string& reason, const std::string& message, absl::Time now);
   // Notes how many damaged samples the workers of this generation replaced, if any.
   void NoteReplacedSamples(absl::Time now);
-  // Says what became of the job in its state. It does not wait any more.
+  // Ends the wait of a job that stays in its state, and tells users the reason.
   void Tell(const std::string& reason, const std::string& message, absl::Time now);
   void Say(const std::string& reason, const std::string& message, absl::Time now);
   void Move(v1::JobState to, const std::string& reason, const std::string& message, absl::Time now);

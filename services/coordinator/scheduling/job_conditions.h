@@ -20,7 +20,7 @@ void UpdateConditions(std::optional<absl::Time> now, v1::Job& job);
 
 // Sets job.waiting, and the reasons and messages of the conditions, from the rest of `job`. The
 // results go into replies and are never stored. Pure.
-//   phase     what the job does inside its state
+//   phase     of the job
 //   wait      the scheduler's last result for a QUEUED job; nullopt if the scheduler has not looked
 //             at the job yet, or has given it members
 //   stopping  the members that a RECOVERING job waits for

@@ -49,7 +49,7 @@ FakePs::Options Gpt(int degree, bool tied = false, double dropout = 0) {
   arguments["vocabulary"].set_number_value(kVocabulary);
   arguments["dropout"].set_number_value(dropout);
   arguments["tied"].set_bool_value(tied);
-  // At a rate of 0.1 rounding moves the loss by 5e-4, also that of four devices without ranks.
+  // Rounding moves the loss by 5e-4 at a rate of 0.1, also on four devices without ranks.
   job.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.05);
   job.spec.mutable_training()->set_evaluate_every_steps(50);
   job.spec.mutable_resources()->set_tensor_parallel(degree);
