@@ -645,7 +645,7 @@ TEST_F(GoldenCommandsTest, ModelDescribe) {
                  "\n"
                  "parameters    235,146 trained\n"
                  "batch         8, fp32: 0.004 GFLOP forward, 0.008 GFLOP a step\n"
-                 "memory        45.0 KiB activations + 1.8 MiB parameters and gradients = 1.8 MiB\n"
+                 "memory        44.6 KiB activations + 1.8 MiB parameters and gradients = 1.8 MiB\n"
                  "device        cpu ("));
   EXPECT_EQ(Run({"model", "describe", "--zoo", "abacus"}), "exit 2\n");
 }
@@ -667,10 +667,10 @@ TEST_F(GoldenCommandsTest, ModelDescribeComparesTheRanksWithOneDevice) {
       Run(DescribeGpt("4")),
       HasSubstr("\n\n"
                 "DEVICE        VALUES     GRADIENTS  ACTIVATIONS  SUM        RATIO\n"
-                "alone         318.0 KiB  318.0 KiB  68.4 KiB     704.4 KiB  1.00\n"
-                "rank 0        88.1 KiB   88.1 KiB   28.4 KiB     204.7 KiB  0.29\n"
-                "rank 1        87.8 KiB   87.8 KiB   28.4 KiB     203.9 KiB  0.29\n"
-                "ranks 2 to 3  75.6 KiB   75.6 KiB   26.4 KiB     177.5 KiB  0.25\n"
+                "alone         318.0 KiB  318.0 KiB  60.3 KiB     696.3 KiB  1.00\n"
+                "rank 0        88.1 KiB   88.1 KiB   29.5 KiB     205.8 KiB  0.30\n"
+                "rank 1        87.8 KiB   87.8 KiB   29.4 KiB     204.9 KiB  0.29\n"
+                "ranks 2 to 3  75.6 KiB   75.6 KiB   27.4 KiB     178.6 KiB  0.26\n"
                 "\n"
                 "DIVIDED PARAMETER                     COUNT  SHAPE      DIMENSION  LARGEST PART\n"
                 "token_embedding.weight                1      [257, 48]  0          [65, 48]\n"
@@ -691,8 +691,8 @@ TEST_F(GoldenCommandsTest, ModelDescribeComparesTheRanksWithOneDevice) {
 TEST_F(GoldenCommandsTest, ModelDescribeHasOneLineForEqualRanks) {
   EXPECT_THAT(Run({"model", "describe", "--zoo", "mlp", "--tensor-parallel", "2"}),
               HasSubstr("DEVICE        VALUES     GRADIENTS  ACTIVATIONS  SUM        RATIO\n"
-                        "alone         918.5 KiB  918.5 KiB  45.0 KiB     1.8 MiB    1.00\n"
-                        "ranks 0 to 1  462.0 KiB  462.0 KiB  37.3 KiB     961.4 KiB  0.51\n"
+                        "alone         918.5 KiB  918.5 KiB  44.6 KiB     1.8 MiB    1.00\n"
+                        "ranks 0 to 1  462.0 KiB  462.0 KiB  36.9 KiB     961.0 KiB  0.51\n"
                         "\n"));
 }
 
