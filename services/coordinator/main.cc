@@ -4,19 +4,22 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/match.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
@@ -33,20 +36,10 @@
 #include "lib/security/tls_folder.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
-#include "lib/telemetry/rpc_metrics.h"
 #include "lib/version/build.h"
-#include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
 #include "services/coordinator/api/access.h"
-#include "services/coordinator/api/access_service.h"
-#include "services/coordinator/api/admin_service.h"
-#include "services/coordinator/api/checkpoint_service.h"
-#include "services/coordinator/api/fleet_service.h"
-#include "services/coordinator/api/job_service.h"
-#include "services/coordinator/api/member_service.h"
-#include "services/coordinator/api/reflection_service.h"
+#include "services/coordinator/api/rpc_services.h"
 #include "services/coordinator/api/token_table.h"
-#include "services/coordinator/api/unknown_methods.h"
-#include "services/coordinator/common/answer_watch.h"
 #include "services/coordinator/common/caller.h"
 #include "services/coordinator/common/opening_guard.h"
 #include "services/coordinator/common/ticker.h"
@@ -133,6 +126,16 @@ ExitCode ExitCodeOf(const absl::Status& status) {
   }
 }
 
+// Returns `result` with the name of the flag in front of its error.
+absl::Status Of(absl::string_view flag, const absl::Status& result) {
+  return Annotate(result, flag);
+}
+template <typename T>
+absl::StatusOr<T> Of(absl::string_view flag, absl::StatusOr<T> result) {
+  if (!result.ok()) return Annotate(result.status(), flag);
+  return result;
+}
+
 // Renames the file into place, so that a reader sees the whole address or none.
 bool WriteAddressFile(const std::string& path, const std::string& address) {
   const std::string unfinished = path + ".tmp";
@@ -184,217 +187,178 @@ int Restore() {
   return restored.ok() ? kExitOk : ExitCodeOf(restored);
 }
 
-int Main() {
-  if (!absl::GetFlag(FLAGS_restore).empty()) return Restore();
-  const StopSignal stop;  // before the first thread
+// Everything that the command line says, checked.
+struct Settings {
+  absl::Duration lease;
+  absl::Duration connection_age;
+  EndedJobs::Retention retention;
+  DaemonSecurity security;
+  std::string listen;
+  std::string metrics;
+  PathRules paths;
+};
 
-  if (const absl::Duration lease = absl::GetFlag(FLAGS_lease); lease < kLeaseMin) {
-    LOG(ERROR) << "--lease: must be at least " << kLeaseMin << " (is " << lease << ")";
-    return kExitConfig;
+absl::StatusOr<Settings> SettingsFromFlags() {
+  Settings settings{.lease = absl::GetFlag(FLAGS_lease),
+                    .connection_age = absl::GetFlag(FLAGS_connection_age),
+                    .retention = {.keep = absl::GetFlag(FLAGS_ended_jobs_keep),
+                                  .ttl = absl::GetFlag(FLAGS_ended_jobs_ttl),
+                                  .with_checkpoints = absl::GetFlag(FLAGS_ended_jobs_checkpoints)}};
+  const auto too_short = [](absl::string_view flag, absl::Duration least, absl::Duration given) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": must be at least ",
+                                                   absl::FormatDuration(least), " (is ",
+                                                   absl::FormatDuration(given), ")"));
+  };
+  if (settings.lease < kLeaseMin) return too_short("--lease", kLeaseMin, settings.lease);
+  if (settings.connection_age < kConnectionAgeMin) {
+    return too_short("--connection_age", kConnectionAgeMin, settings.connection_age);
   }
-  const absl::Duration connection_age = absl::GetFlag(FLAGS_connection_age);
-  if (connection_age < kConnectionAgeMin) {
-    LOG(ERROR) << "--connection_age: must be at least " << kConnectionAgeMin << " (is "
-               << connection_age << ")";
-    return kExitConfig;
-  }
-  const EndedJobs::Retention retention{
-      .keep = absl::GetFlag(FLAGS_ended_jobs_keep),
-      .ttl = absl::GetFlag(FLAGS_ended_jobs_ttl),
-      .with_checkpoints = absl::GetFlag(FLAGS_ended_jobs_checkpoints)};
+  const EndedJobs::Retention& retention = settings.retention;
   if (retention.keep < 0 || retention.ttl < absl::ZeroDuration()) {
-    LOG(ERROR) << "--ended_jobs_keep and --ended_jobs_ttl: must not be negative (are "
-               << retention.keep << " and " << retention.ttl << "); 0 keeps all, for ever";
-    return kExitConfig;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--ended_jobs_keep and --ended_jobs_ttl: must not be negative (are ", retention.keep,
+        " and ", absl::FormatDuration(retention.ttl), "); 0 keeps all, for ever"));
   }
-  const absl::StatusOr<DaemonSecurity> security = SecurityFromFlags();
-  if (!security.ok()) {
-    LOG(ERROR) << security.status().message();
-    return kExitConfig;
-  }
-  const auto listen = ListenAddress(*security, absl::GetFlag(FLAGS_listen), kPort);
-  const auto metrics_address = ListenAddress(*security, absl::GetFlag(FLAGS_metrics), kMetricsPort);
-  if (!listen.ok() || !metrics_address.ok()) {
-    LOG(ERROR) << (listen.ok() ? "--metrics: " : "--listen: ")
-               << (listen.ok() ? metrics_address : listen).status().message();
-    return kExitConfig;
-  }
-  const auto paths = PathRules::Parse(absl::GetFlag(FLAGS_data_roots));
-  if (!paths.ok()) {
-    LOG(ERROR) << "--data_roots: " << paths.status().message();
-    return kExitConfig;
-  }
-  SetDataRoots(paths->roots());
-  LOG_IF(WARNING, paths->any() && security->reaches_beyond_host())
+  ASSIGN_OR_RETURN(settings.security, SecurityFromFlags());
+  ASSIGN_OR_RETURN(
+      settings.listen,
+      Of("--listen", ListenAddress(settings.security, absl::GetFlag(FLAGS_listen), kPort)));
+  ASSIGN_OR_RETURN(settings.metrics,
+                   Of("--metrics", ListenAddress(settings.security, absl::GetFlag(FLAGS_metrics),
+                                                 kMetricsPort)));
+  ASSIGN_OR_RETURN(settings.paths,
+                   Of("--data_roots", PathRules::Parse(absl::GetFlag(FLAGS_data_roots))));
+  LOG_IF(WARNING, settings.paths.any() && settings.security.reaches_beyond_host())
       << "--data_roots: without it a user who submits jobs can train on any file that this user "
-         "may "
-         "read";
-  std::unique_ptr<TlsServer> tls;
-  if (!security->tls.empty()) {
-    auto opened = TlsServer::Open({security->tls});
-    if (!opened.ok()) {
-      LOG(ERROR) << "--tls: " << opened.status().message();
-      return ExitCodeOf(opened.status());
-    }
-    tls = *std::move(opened);
-  }
+         "may read";
+  return settings;
+}
+
+absl::StatusOr<std::unique_ptr<TlsServer>> OpenTls(const DaemonSecurity& security) {
+  if (security.tls.empty()) return nullptr;
+  return Of("--tls", TlsServer::Open({security.tls}));
+}
+
+absl::StatusOr<std::unique_ptr<GrpcListener>> Listen(const Settings& settings, TlsServer* tls,
+                                                     const CallerStamp& stamp,
+                                                     const std::atomic<bool>& crowded) {
+  auto listener = GrpcListener::Listen(
+      settings.listen,
+      {.crowded = [&crowded] { return crowded.load(); },
+       .tls = tls,
+       .stamp_field = CallerStamp::kField,
+       .stamp = [&stamp](const auto& client,
+                         absl::string_view address) { return stamp.Sign(client, address); }});
+  if (listener.ok()) return listener;
+  return absl::Status(
+      listener.status().code(),
+      absl::StrCat("cannot listen on ", settings.listen, " (", listener.status().message(),
+                   "): is another process using the port, and is the host one of this machine? "
+                   "Give another --listen=host:port; port 0 picks a free one"));
+}
+
+absl::Status WriteAddress(const std::string& address) {
+  const std::string path = absl::GetFlag(FLAGS_address_file);
+  if (path.empty() || WriteAddressFile(path, address)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--address_file: cannot write ", path, ": ", std::strerror(errno)));
+}
+
+// Serves until a signal comes. Returns CANCELLED if it comes before this coordinator leads.
+absl::Status Serve(const Settings& settings, const StopSignal& stop) {
+  SetDataRoots(settings.paths.roots());
+  ASSIGN_OR_RETURN(const std::unique_ptr<TlsServer> tls, OpenTls(settings.security));
   Metrics metrics(ToLabels(ThisBuild()));
-  ExportSecurity(*security, Role::kCoordinator, metrics, tls.get());
-  if (const absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
-    LOG(ERROR) << "--metrics: " << served;
-    return ExitCodeOf(served);
-  }
-  const auto health = HealthServerFromFlags("coordinator");
-  if (!health.ok()) {
-    LOG(ERROR) << health.status().message();
-    return ExitCodeOf(health.status());
-  }
-  const auto choice = StoreChoice::FromFlags(absl::GetFlag(FLAGS_state_dir));
-  if (!choice.ok()) {
-    LOG(ERROR) << choice.status().message();
-    return ExitCodeOf(choice.status());
-  }
+  ExportSecurity(settings.security, Role::kCoordinator, metrics, tls.get());
+  RETURN_IF_ERROR(Of("--metrics", metrics.Serve(settings.metrics)));
+  ASSIGN_OR_RETURN(const auto health, HealthServerFromFlags("coordinator"));
+  ASSIGN_OR_RETURN(const auto choice, StoreChoice::FromFlags(absl::GetFlag(FLAGS_state_dir)));
+
+  // Callers that connect while another coordinator leads are referred to it.
   ConnectionAge age;
-  if (tls != nullptr) age = {.most = connection_age, .grace = connection_age / kGracePartOfAge};
+  if (tls != nullptr) {
+    age = {.most = settings.connection_age, .grace = settings.connection_age / kGracePartOfAge};
+  }
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder standby_builder;
   ConfigureServer(standby_builder, age);
   Standby standby(standby_builder);
   const CallerStamp stamp;
   std::atomic<bool> crowded = false;  // true while many answers wait for callers to read them
-  const auto listener = GrpcListener::Listen(
-      *listen,
-      {.crowded = [&crowded] { return crowded.load(); },
-       .tls = tls.get(),
-       .stamp_field = CallerStamp::kField,
-       .stamp = [&stamp](const auto& client,
-                         absl::string_view address) { return stamp.Sign(client, address); }});
-  if (!listener.ok()) {
-    LOG(ERROR) << "cannot listen on " << *listen << " (" << listener.status().message()
-               << "): is another process using the port, and is the host one of this machine? Give "
-                  "another --listen=host:port; port 0 picks a free one";
-    return ExitCodeOf(listener.status());
-  }
-  const std::string address = absl::StrCat(HostOf(*listen), ":", (*listener)->port());
-  const auto open_listener = [&] {
-    (*listener)->Open([&standby](int socket) { standby.Serve(socket); });
+  ASSIGN_OR_RETURN(const auto listener, Listen(settings, tls.get(), stamp, crowded));
+  const std::string address = absl::StrCat(HostOf(settings.listen), ":", listener->port());
+  const auto open = [&] {
+    listener->Open([&standby](int socket) { standby.Serve(socket); });
+    return WriteAddress(address);
   };
-  const auto write_address = [&] {
-    const std::string path = absl::GetFlag(FLAGS_address_file);
-    if (path.empty() || WriteAddressFile(path, address)) return true;
-    PLOG(ERROR) << "--address_file: " << path;
-    return false;
-  };
-  if ((*choice)->takes_turns()) {
-    open_listener();
-    if (!write_address()) return kExitConfig;
-  }
-  auto store = (*choice)->Open({.address = AdvertisedAddress(*listen, (*listener)->port()),
-                                .waiting =
-                                    [&](const absl::Status& why) {
-                                      LOG(INFO) << "standing by on " << address << ": "
-                                                << why.message() << " [" << ReasonOf(why) << "]";
-                                      standby.Explain(why);
-                                    },
-                                .wait = [&](absl::Duration time) { return stop.Await(time) == 0; },
-                                .lost = EndDeposed});
-  if (!store.ok()) {
-    if (absl::IsCancelled(store.status())) return kExitOk;
-    LOG(ERROR) << store.status();
-    return ExitCodeOf(store.status());
-  }
+  if (choice->takes_turns()) RETURN_IF_ERROR(open());
+  ASSIGN_OR_RETURN(auto store,
+                   choice->Open({.address = AdvertisedAddress(settings.listen, listener->port()),
+                                 .waiting =
+                                     [&](const absl::Status& why) {
+                                       LOG(INFO) << "standing by on " << address << ": "
+                                                 << why.message() << " [" << ReasonOf(why) << "]";
+                                       standby.Explain(why);
+                                     },
+                                 .wait = [&](absl::Duration time) { return stop.Await(time) == 0; },
+                                 .lost = EndDeposed}));
+
   Ticker ticker;
   std::optional<OpeningGuard> opening(std::in_place, stop);
-  auto coordinator = Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
-                                        .data_visible = absl::GetFlag(FLAGS_data_visible),
-                                        .insecure = security->insecure,
-                                        .paths = *paths,
-                                        .lease = absl::GetFlag(FLAGS_lease),
-                                        .retention = retention,
-                                        .metrics = &metrics,
-                                        .store = *std::move(store),
-                                        .store_file = (*choice)->file(),
-                                        .store_kind = (*choice)->takes_turns() ? "etcd" : "sqlite",
-                                        .dispatch_soon = [&ticker] { ticker.DispatchSoon(); },
-                                        .opened_one = [&opening] { opening->Advanced(); }});
+  ASSIGN_OR_RETURN(const auto coordinator,
+                   Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
+                                      .data_visible = absl::GetFlag(FLAGS_data_visible),
+                                      .insecure = settings.security.insecure,
+                                      .paths = settings.paths,
+                                      .lease = settings.lease,
+                                      .retention = settings.retention,
+                                      .metrics = &metrics,
+                                      .store = std::move(store),
+                                      .store_file = choice->file(),
+                                      .store_kind = choice->takes_turns() ? "etcd" : "sqlite",
+                                      .dispatch_soon = [&ticker] { ticker.DispatchSoon(); },
+                                      .opened_one = [&opening] { opening->Advanced(); }}));
   opening.reset();
-  if (!coordinator.ok()) {
-    LOG(ERROR) << coordinator.status();
-    return ExitCodeOf(coordinator.status());
-  }
-
-  const auto tokens = TokenTable::Open(&(*coordinator)->store());
-  if (!tokens.ok()) {
-    LOG(ERROR) << tokens.status();
-    return ExitCodeOf(tokens.status());
-  }
-
+  ASSIGN_OR_RETURN(const auto tokens, TokenTable::Open(&coordinator->store()));
   const Access access =
-      tls != nullptr ? Access::Checked(&stamp, tokens->get()) : Access::Open(&stamp);
-  const auto page = ServedPage::FromFlags(*security, &access, tokens->get(), coordinator->get());
-  if (!page.ok()) {
-    LOG(ERROR) << page.status().message();
-    return ExitCodeOf(page.status());
-  }
-
-  Admission admission;
-  CallWatch watch({});
-  JobService jobs(coordinator->get(), &admission, &access, &watch);
-  FleetService fleet(coordinator->get(), &access);
-  CheckpointService checkpoints(coordinator->get(), &admission, &access, &watch);
-  MemberService members(coordinator->get(), &admission, &access, &watch);
-  AccessService people(tokens->get(), &access);
-  AdminService administration(&(*coordinator)->store(), &admission, &access, &watch,
-                              ThisBuild().version);
-  UnknownMethods unknown;
-  AnswerWatch answers({.name = [&access](const auto& context) { return access.NameOf(context); },
-                       .crowded = &crowded});
-  std::vector<std::string> services = {
-      v1::JobService::service_full_name(),        v1::FleetService::service_full_name(),
-      v1::CheckpointService::service_full_name(), v1::MemberService::service_full_name(),
-      v1::AccessService::service_full_name(),     v1::AdminService::service_full_name()};
-  RpcMetrics calls(metrics, services);
-  services.push_back(grpc::health::v1::Health::service_full_name());
-  services.push_back(grpc::reflection::v1alpha::ServerReflection::service_full_name());
-  ReflectionService reflection(std::move(services), &admission, &access, &watch);
-  grpc::ServerBuilder builder;
-  ConfigureServer(builder, age);
-  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-  interceptors.push_back(calls.Interceptors());
-  interceptors.push_back(answers.Interceptors());
-  builder.experimental().SetInterceptorCreators(std::move(interceptors));
-  builder.RegisterService(&jobs);
-  builder.RegisterService(&fleet);
-  builder.RegisterService(&checkpoints);
-  builder.RegisterService(&members);
-  builder.RegisterService(&people);
-  builder.RegisterService(&administration);
-  if (absl::GetFlag(FLAGS_reflection)) builder.RegisterService(&reflection);
-  builder.RegisterCallbackGenericService(&unknown);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  CHECK(server != nullptr) << "gRPC server without a port did not start; this cannot fail";
-  standby.GiveWayTo(server.get());
-  if (!(*choice)->takes_turns()) {
-    open_listener();
-    if (!write_address()) return kExitConfig;
-  }
+      tls != nullptr ? Access::Checked(&stamp, tokens.get()) : Access::Open(&stamp);
+  ASSIGN_OR_RETURN(const auto page, ServedPage::FromFlags(settings.security, &access, tokens.get(),
+                                                          coordinator.get()));
+  RpcServices services({.coordinator = coordinator.get(),
+                        .tokens = tokens.get(),
+                        .access = &access,
+                        .metrics = &metrics,
+                        .crowded = &crowded,
+                        .age = age,
+                        .reflection = absl::GetFlag(FLAGS_reflection)});
+  standby.GiveWayTo(&services.server());
+  if (!choice->takes_turns()) RETURN_IF_ERROR(open());
   LOG(INFO) << "serving on " << address << (tls != nullptr ? ", with TLS" : "") << ", metrics at "
-            << metrics.url() << (*page != nullptr ? ", status page at " + (*page)->url() : "");
+            << metrics.url() << (page != nullptr ? ", status page at " + page->url() : "");
 
-  (*health)->ReadyWhile([] { return true; });
+  health->ReadyWhile([] { return true; });
   ticker.Start(
-      Coordinator::kTickInterval, [&] { (*coordinator)->Tick(); },
-      [&] { (*coordinator)->Dispatch(); });
+      Coordinator::kTickInterval, [&] { coordinator->Tick(); }, [&] { coordinator->Dispatch(); });
   stop.Await();
 
   LOG(INFO) << "stopping";
-  (*coordinator)->SaveRunningJobs(absl::GetFlag(FLAGS_drain_timeout));
+  coordinator->SaveRunningJobs(absl::GetFlag(FLAGS_drain_timeout));
   ticker.Stop();
-  (*health)->Leave();
-  server->GetHealthCheckService()->SetServingStatus(false);
-  (*listener)->StopAccepting();
-  server->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
-  return kExitOk;
+  health->Leave();
+  services.server().GetHealthCheckService()->SetServingStatus(false);
+  listener->StopAccepting();
+  services.server().Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+  return absl::OkStatus();
+}
+
+int Main() {
+  if (!absl::GetFlag(FLAGS_restore).empty()) return Restore();
+  const StopSignal stop;  // before the first thread
+  const absl::StatusOr<Settings> settings = SettingsFromFlags();
+  const absl::Status served = settings.ok() ? Serve(*settings, stop) : settings.status();
+  if (served.ok() || absl::IsCancelled(served)) return kExitOk;
+  LOG(ERROR) << served.message() << " [" << ReasonOf(served) << "]";
+  return ExitCodeOf(served);
 }
 
 }  // namespace
