@@ -31,6 +31,7 @@
 #include "lib/graph/gradient_order.h"
 #include "lib/graph/lowering/lowering.h"
 #include "lib/limits/limits.h"
+#include "lib/plan/batch_order.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/plan/sum_tree.h"
 #include "lib/status/status.h"
