@@ -550,9 +550,10 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
         early.push_back(std::move(job));
         continue;
       }
+      const bool recovers_to_stop = entry->job.RecoversToStop();
       TellWhoIsMissing(*entry, job);
-      if (entry->job.RecoversToStop()) {
-        entry->job.StopWithoutRecovering(now);
+      if (recovers_to_stop) {
+        // It stops by itself.
       } else if (MayGiveUpWaiting(entry->job, now)) {
         entry->job.StopWaiting(LackOf(job), now);
       } else {

@@ -134,8 +134,6 @@ void Job::Note(const std::string& reason, const std::string& message, absl::Time
 
 void Job::Move(v1::JobState to, const std::string& reason, const std::string& message,
                absl::Time now) {
-  CHECK(CanMove(state(), to)) << record_.name() << ": " << v1::JobState_Name(state()) << " -> "
-                              << v1::JobState_Name(to);
   if (active() && to != v1::RUNNING) checkpoints_.Stop();
   // No later generation repeats the steps that the job gave up, so record them now.
   if (state() == v1::RUNNING && IsTerminal(to)) Record(aggregator_.TakeSteps(), {}, now);
@@ -169,8 +167,47 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
   Note(reason, message, now);
 }
 
+Stage Job::stage() const {
+  switch (state()) {
+    case v1::QUEUED:
+      return Stage::kQueued;
+    case v1::PREPARING:
+      return Stage::kPreparing;
+    case v1::RUNNING:
+      return record_.suspend_requested() ? Stage::kDraining : Stage::kRunning;
+    case v1::RECOVERING:
+      if (!members_.AllStopped()) return Stage::kHalting;
+      if (!WaitsForMembers()) return Stage::kHalted;
+      return SavesHalted() ? Stage::kSavingHalted : Stage::kWaiting;
+    case v1::SUSPENDED:
+      return Stage::kSuspended;
+    default:
+      return Stage::kEnded;
+  }
+}
+
+Action Job::React(Trigger trigger, absl::Time now) {
+  const Stage before = stage();
+  const Action action = ActionOn(before, trigger);
+  if (action == Action::kImpossible) {
+    Break(absl::StrCat("\"", NameOf(trigger), "\" cannot happen to a job that is ", NameOf(before)),
+          now);
+  }
+  return action;
+}
+
+// Ends this job alone, because the jobs of other users must go on.
+void Job::Break(const std::string& invariant, absl::Time now) {
+  LOG(ERROR) << record_.name() << ": broken invariant: " << invariant;
+  if (state() == v1::SUSPENDED || IsTerminal(state())) return;
+  Move(v1::FAILED, "INTERNAL",
+       absl::StrCat("a fault of the coordinator: ", invariant, "; please report it",
+                    AdviceToResume(record_)),
+       now);
+}
+
 void Job::Fail(const std::string& reason, const std::string& message, absl::Time now) {
-  Move(v1::FAILED, reason, message, now);
+  if (React(Trigger::kFail, now) == Action::kEnd) Move(v1::FAILED, reason, message, now);
 }
 
 // ---------------------------------------------------------------- directives
@@ -209,10 +246,10 @@ void Job::SendDesiredToAll(absl::Time now) {
 // ---------------------------------------------------------------- scheduling and users
 
 void Job::Wait(JobPhase phase, const std::string& message, absl::Time now) {
-  CHECK(state() == v1::QUEUED || state() == v1::RECOVERING) << record_.name();
-  if (phase_ == phase) return;
+  if (React(Trigger::kWait, now) != Action::kTell || phase_ == phase) return;
   phase_ = phase;
   Say(std::string(ReasonOf(phase)), message, now);
+  if (RecoversToStop()) StopHalted(now);
 }
 
 void Job::WaitFor(JobPhase phase, absl::string_view what, absl::Time now) {
@@ -233,7 +270,12 @@ void Job::Say(const std::string& reason, const std::string& message, absl::Time 
 }
 
 void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now, TrainedData trained) {
-  CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
+  if (React(Trigger::kSchedule, now) != Action::kPrepare) return;
+  if (plan->generation() != record_.generation() + 1) {
+    return Break(absl::StrCat("the plan of generation ", plan->generation(), " follows generation ",
+                              record_.generation()),
+                 now);
+  }
   if (record_.has_recovery()) {  // the remaining workers have reported all steps
     Recovery::NoteResumePoint(plan->first_step(), aggregator_.steps_before(),
                               *record_.mutable_recovery());
@@ -293,7 +335,7 @@ void Job::NoteWhoIsTriedAgain(absl::Time now) {
 
 absl::Status Job::Cancel(absl::Time now) {
   if (state() == v1::CANCELLED) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckNotEnded(record_));
+  if (React(Trigger::kCancel, now) == Action::kRefuse) return CheckNotEnded(record_);
   Move(v1::CANCELLED, "CANCELLED", "cancelled on request", now);
   return absl::OkStatus();
 }
@@ -334,32 +376,48 @@ absl::Status Job::Suspend(absl::Time now) {
     record_.clear_stop_cause();
     Note("SUSPEND_REQUESTED", "", now);
   }
-  if (state() == v1::SUSPENDED || record_.suspend_requested()) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckNotEnded(record_));
-  const bool holds_steps = state() == v1::PREPARING && plan_->carries() > 0;
-  if (state() == v1::QUEUED || (state() == v1::PREPARING && !holds_steps)) {
-    Move(v1::SUSPENDED, "SUSPENDED", "suspended before it ran", now);
-    return absl::OkStatus();
-  }
-  if (WaitsForMembers() && !recovery_.carries()) {
-    Stopped(absl::StrCat("while it waited; it goes on from ", WhereItGoesOn(record_)), now);
-    return absl::OkStatus();
-  }
-  RequestStop("SUSPEND_REQUESTED", "", now);
+  if (ActionOn(stage(), Trigger::kStop) == Action::kRefuse) return CheckNotEnded(record_);
+  Stop(std::nullopt, now);
   return absl::OkStatus();
 }
 
-// The job goes on to its next checkpoint and stops there. `message` begins the text of the event.
-void Job::RequestStop(const std::string& reason, const std::string& message, absl::Time now) {
+// Whether the members have trained steps that may be in no checkpoint.
+bool Job::HoldsSteps() const {
+  switch (state()) {
+    case v1::RUNNING:
+      return true;
+    case v1::PREPARING:
+      return plan_->carries() > 0;
+    case v1::RECOVERING:
+      return recovery_.carries();
+    default:
+      return false;
+  }
+}
+
+// Stops the job, on a user's request if there is no cause. Steps that are in no checkpoint are
+// saved first.
+void Job::Stop(const std::optional<v1::StopCause>& cause, absl::Time now) {
+  if (React(Trigger::kStop, now) != Action::kStop || record_.suspend_requested()) return;
+  if (cause) *record_.mutable_stop_cause() = *cause;
+  if (!HoldsSteps()) {
+    if (!record_.has_start_time()) return Stopped("before it ran", now);
+    return Stopped(
+        record_.checkpoint().empty()
+            ? "with nothing to save"
+            : absl::StrCat("at its checkpoint: it goes on from ", WhereItGoesOn(record_)),
+        now);
+  }
   record_.set_suspend_requested(true);
   checkpoints_.ForgetMisses();
-  const std::string begin = message.empty() ? "" : absl::StrCat(message, "; ");
+  const std::string reason = cause ? cause->reason() : "SUSPEND_REQUESTED";
+  const std::string begin = cause ? absl::StrCat(cause->message(), "; ") : "";
   if (const auto step = StopsHaltedAt()) {
     if (!IsSaved(*step)) {
       Note(reason, absl::StrCat(begin, "step ", *step, ", which its shards hold, is saved first"),
            now);
     }
-    return StopHalted(*step, now);
+    return StopHalted(now);
   }
   if (state() != v1::RUNNING) {
     return Note(reason, absl::StrCat(begin, "workers pause once the job has recovered"), now);
@@ -377,6 +435,7 @@ void Job::RequestStop(const std::string& reason, const std::string& message, abs
 // "suspended" and "stopped". No more records of steps before the checkpoint will come, so a
 // recovering job closes them. Requires: the job has stopped, or has nothing to save.
 void Job::Stopped(const std::string& where, absl::Time now) {
+  if (React(Trigger::kStopped, now) != Action::kStop) return;
   if (state() == v1::RECOVERING) CloseRecords(checkpoints_.committed_step(), now);
   if (!record_.has_stop_cause()) {
     return Move(v1::SUSPENDED, "SUSPENDED", absl::StrCat("suspended ", where), now);
@@ -396,24 +455,10 @@ void Job::Stopped(const std::string& where, absl::Time now) {
        now);
 }
 
-// Stops the job on the coordinator's decision. Steps that are in no checkpoint are saved first.
-void Job::StopFor(const v1::StopCause& cause, absl::Time now) {
-  *record_.mutable_stop_cause() = cause;
-  const bool holds_steps = state() == v1::RUNNING ||
-                           (state() == v1::PREPARING && plan_->carries() > 0) ||
-                           (state() == v1::RECOVERING && recovery_.carries());
-  if (holds_steps) return RequestStop(cause.reason(), cause.message(), now);
-  Stopped(record_.checkpoint().empty()
-              ? "with nothing to save"
-              : absl::StrCat("with nothing that is not in ", WhereItGoesOn(record_)),
-          now);
-}
-
 void Job::StopWaiting(const std::string& lacks, absl::Time now) {
-  CHECK(WaitsTooLong(now)) << record_.name();
-  if (record_.has_stop_cause()) return;  // the job is being stopped already
+  if (!WaitsTooLong(now)) return;
   const v1::StopCause cause = JobDeadlines::WaitedTooLong(record_, lacks, now);
-  if (record_.has_start_time()) return StopFor(cause, now);
+  if (record_.has_start_time()) return Stop(cause, now);
   Fail(cause.reason(),
        absl::StrCat(cause.message(),
                     ". Start more members, ask for fewer, or submit it again with a longer "
@@ -422,27 +467,15 @@ void Job::StopWaiting(const std::string& lacks, absl::Time now) {
 }
 
 void Job::Yield(const std::string& lacks, absl::Time now) {
-  CHECK(WaitsForMembers()) << record_.name();
+  if (!WaitsForMembers()) return;
   v1::StopCause cause;
   cause.set_reason(kYields);
   cause.set_message(absl::StrCat(
       "waits for ", lacks, ", and yields its workers so that a job ahead of it can continue"));
-  StopFor(cause, now);
+  Stop(cause, now);
 }
 
 bool Job::Yields() const { return KindOf(record_.stop_cause()) == StopKind::kYields; }
-
-void Job::StopWithoutRecovering(absl::Time now) {
-  CHECK(RecoversToStop() && WaitsForMembers()) << record_.name();
-  if (const auto step = StopsHaltedAt()) return StopHalted(*step, now);
-  StopWithoutShards("no member can recover it", now);
-}
-
-void Job::StopWithoutShards(absl::string_view why, absl::Time now) {
-  Stopped(absl::StrCat("without the state of its shards, because ", why, "; it goes back to ",
-                       WhereItGoesOn(record_)),
-          now);
-}
 
 void Job::CheckDeadline(absl::Time now) {
   if (!JobDeadlines::IsPastDeadline(record_, now)) return;
@@ -454,12 +487,12 @@ void Job::CheckDeadline(absl::Time now) {
                      absl::FormatDuration(JobDeadlines::kStopPatience), AdviceToResume(record_)),
         now);
   }
-  if (!record_.suspend_requested()) StopFor(cause, now);
+  Stop(cause, now);
 }
 
 absl::Status Job::Resume(const v1::ResourceSpec* resources, absl::Time now) {
   RETURN_IF_ERROR(CheckResumes(record_, resources));
-  if (state() != v1::SUSPENDED) return absl::OkStatus();  // a repeated call
+  if (React(Trigger::kResume, now) != Action::kQueue) return absl::OkStatus();  // a repeated call
   if (resources != nullptr) *record_.mutable_spec()->mutable_resources() = *resources;
   Move(v1::QUEUED, "RESUMED", "waits for members", now);
   return absl::OkStatus();
@@ -631,9 +664,11 @@ void Job::MemberLost(const std::string& name, const std::string& why, absl::Time
 // ---------------------------------------------------------------- recovery
 
 void Job::ActOn(const FailureDetector::Decision& decision, absl::Time now) {
-  if (NonFiniteWatch::Rules(decision.reason)) return StopAtNonFinite(decision, now);
+  if (NonFiniteWatch::Rules(decision.reason)) return RollBack(decision, now);
   if (!decision.recoverable) return Fail(decision.reason, decision.message, now);
-  if (state() != v1::RECOVERING) return Recover(decision, now);
+  const Action action = React(Trigger::kLose, now);
+  if (action == Action::kHalt) return Recover(decision, now);
+  if (action != Action::kGoOn) return;
   // Another member fails during the recovery.
   if (!decision.lost.empty()) {
     if (members_.at(decision.lost).lost) return;
@@ -675,7 +710,8 @@ void Job::Recover(const FailureDetector::Decision& decision, absl::Time now) {
   HaltGeneration(halting, decision.reason, decision.message, now);
 }
 
-void Job::StopAtNonFinite(const FailureDetector::Decision& decision, absl::Time now) {
+void Job::RollBack(const FailureDetector::Decision& decision, absl::Time now) {
+  if (React(Trigger::kNotFinite, now) != Action::kHalt) return;
   NonFiniteWatch::Ruling ruling = NonFiniteWatch::Rule(record_, decision);
   if (!ruling.rollback) return Fail(decision.reason, ruling.message, now);
   *record_.mutable_recovery() = *std::move(ruling.rollback);
@@ -695,6 +731,12 @@ void Job::HaltGeneration(const Halting& halting, const std::string& reason,
 }
 
 // ---------------------------------------------------------------- coming and going
+
+void Job::ChangeMembers(const Halting& halting, const std::string& reason,
+                        const std::string& message, absl::Time now) {
+  if (React(Trigger::kChangeMembers, now) != Action::kHalt) return;
+  HaltGeneration(halting, reason, message, now);
+}
 
 std::vector<std::string> Job::MissingSinceRestart(absl::Time now) const {
   if (!failure_detector_.gives_grace() || (state() != v1::RUNNING && state() != v1::PREPARING))
@@ -743,11 +785,10 @@ void Job::BeginWarmUp(v1::JobPlan plan, const std::vector<std::string>& newcomer
 }
 
 void Job::LetWorkersJoin(absl::Time now) {
-  CHECK(TakesMoreWorkers(now));
-  HaltGeneration({.carries = true, .phase = JobPhase::kWorkersJoin},
-                 std::string(ReasonOf(JobPhase::kWorkersJoin)),
-                 absl::StrCat("there are workers for more than ", plan_->workers_size(), " ranks"),
-                 now);
+  ChangeMembers({.carries = true, .phase = JobPhase::kWorkersJoin},
+                std::string(ReasonOf(JobPhase::kWorkersJoin)),
+                absl::StrCat("there are workers for more than ", plan_->workers_size(), " ranks"),
+                now);
 }
 
 int Job::WorkersToYield(absl::Time now) const {
@@ -756,13 +797,12 @@ int Job::WorkersToYield(absl::Time now) const {
 }
 
 void Job::YieldWorkers(int workers, const std::string& beneficiary, absl::Time now) {
-  CHECK(workers > 0 && workers <= WorkersToYield(now)) << workers;
-  workers_kept_ = plan_->workers_size() - workers;
-  HaltGeneration({.carries = true, .phase = JobPhase::kWorkersYield},
-                 std::string(ReasonOf(JobPhase::kWorkersYield)),
-                 absl::StrCat("continues with ", workers_kept_, " of ", plan_->workers_size(),
-                              " workers, so that ", beneficiary, " can start"),
-                 now);
+  workers_kept_ = plan_->workers_size() - std::clamp(workers, 0, WorkersToYield(now));
+  ChangeMembers({.carries = true, .phase = JobPhase::kWorkersYield},
+                std::string(ReasonOf(JobPhase::kWorkersYield)),
+                absl::StrCat("continues with ", workers_kept_, " of ", plan_->workers_size(),
+                             " workers, so that ", beneficiary, " can start"),
+                now);
 }
 
 bool Job::TakesReplicas(absl::Time now) const {
@@ -772,8 +812,7 @@ bool Job::TakesReplicas(absl::Time now) const {
 }
 
 void Job::LetReplicasJoin(absl::Time now) {
-  CHECK(TakesReplicas(now));
-  HaltGeneration(
+  ChangeMembers(
       {.carries = true}, "BACKUPS_JOIN",
       absl::StrCat("there is a ps for the replicas of ", ShardsWithoutReplica(*plan_), " shards"),
       now);
@@ -793,7 +832,7 @@ void Job::MemberLeaves(const std::string& name, absl::Time now) {
 // Examples are a ps whose shards have no filled replica elsewhere, and every member of a job whose
 // shards cannot continue in place. Near the end of the job this is the final checkpoint.
 void Job::LetLeave(absl::Time now) {
-  if (const auto step = StopsHaltedAt()) return StopHalted(*step, now);  // releases all members
+  if (RecoversToStop()) return StopHalted(now);  // at its end it releases all members
   if (state() == v1::RECOVERING) return LetHaltedLeave(now);
   if (state() != v1::RUNNING || record_.suspend_requested()) return;
   const std::vector<std::string> leaving = members_.Leaving();
@@ -802,7 +841,7 @@ void Job::LetLeave(absl::Time now) {
   for (const std::string& name : leaving) {
     if (!Recovery::CanDoWithout(*plan_, members_, name)) continue;
     const bool owns_shards = !members_.at(name).is_worker() && !members_.at(name).shards.empty();
-    return HaltGeneration(
+    return ChangeMembers(
         {.carries = true, .lost = name}, "MEMBER_LEAVES",
         absl::StrCat(name, " leaves",
                      owns_shards ? "; the replicas of its shards take their places" : ""),
@@ -811,7 +850,7 @@ void Job::LetLeave(absl::Time now) {
   const bool is_new = !leaves_at_.has_value();
   if (is_new) leaves_at_ = Pace().newest_step;
   if (checkpoints_.committed_step() >= *leaves_at_) {
-    return HaltGeneration(
+    return ChangeMembers(
         {.carries = false, .lost = leaving.front()}, "MEMBER_LEAVES",
         absl::StrCat(leaving.front(), " leaves; the job goes on from ", WhereItGoesOn(record_)),
         now);
@@ -860,22 +899,30 @@ std::optional<int64_t> Job::StopsHaltedAt() const {
   return in_place ? std::optional(in_place->first_step) : std::nullopt;
 }
 
-// Stops the job at `step` when that is saved. The remaining workers have reported everything, so
-// the records before `step` are closed. May repeat.
-void Job::StopHalted(int64_t step, absl::Time now) {
-  if (checkpoints_.asking()) return;
-  CloseRecords(step, now);
-  if (IsSaved(step)) {
+// Stops a job that recovers only to be stopped. If it waits for members, which may never come, its
+// halted shards are saved first. May repeat. Requires: RecoversToStop().
+void Job::StopHalted(absl::Time now) {
+  const auto stop_without_shards = [&](absl::string_view why) {
+    Stopped(absl::StrCat("without the state of its shards, because ", why, "; it goes back to ",
+                         WhereItGoesOn(record_)),
+            now);
+  };
+  if (!recovery_.carries()) return stop_without_shards("no ps holds it any more");
+  if (!WaitsForMembers() || !members_.AllStopped() || checkpoints_.asking()) return;
+  const std::optional<int64_t> step = StopsHaltedAt();
+  if (!step) return stop_without_shards("no member can recover it");
+  CloseRecords(*step, now);  // the remaining workers have reported everything
+  if (IsSaved(*step)) {
     if (!aggregator_.all_durable()) return;  // RecordsDurable() calls this again
-    return Stopped(absl::StrCat("at step ", std::max(step, checkpoints_.committed_step())), now);
+    return Stopped(absl::StrCat("at step ", std::max(*step, checkpoints_.committed_step())), now);
   }
   // A job that only yields must not lose steps, so it tries to save them without a limit.
   const absl::Status fault = checkpoints_.HaltedOutcome();
   if (!fault.ok() && !Yields()) {
-    return StopWithoutShards(
-        absl::StrCat("step ", step, " could not be saved (", fault.message(), ")"), now);
+    return stop_without_shards(
+        absl::StrCat("step ", *step, " could not be saved (", fault.message(), ")"));
   }
-  if (checkpoints_.AskHalted(step, now)) SendDesiredToAll(now);
+  if (checkpoints_.AskHalted(*step, now)) SendDesiredToAll(now);
 }
 
 bool Job::IsSaved(int64_t step) const {
@@ -1018,8 +1065,7 @@ void Job::Advance(absl::Time now) {
   if (members_.AllWorkersDone()) {
     if (checkpoints_.committed_step() != total_steps()) return AwaitCheckpoint(total_steps(), now);
     if (!all_durable) return;
-    const NonFiniteWatch::Remark completion = non_finite_.Completion(record_);
-    return Move(v1::SUCCEEDED, completion.reason, completion.message, now);
+    return Complete(now);
   }
   if (suspend_at_) {
     // The record of step suspend_at_ comes only after all records before the checkpoint.
@@ -1034,6 +1080,12 @@ void Job::Advance(absl::Time now) {
   Stopped(absl::StrCat("at step ", std::max(*stopped, checkpoints_.committed_step())), now);
 }
 
+void Job::Complete(absl::Time now) {
+  if (React(Trigger::kTrained, now) != Action::kEnd) return;
+  const NonFiniteWatch::Remark completion = non_finite_.Completion(record_);
+  Move(v1::SUCCEEDED, completion.reason, completion.message, now);
+}
+
 // Whether `step` is the first step of a generation that did not continue in place. Nothing has been
 // trained then since the checkpoint, or the beginning, from which the generation started.
 bool Job::IsOrigin(int64_t step) const {
@@ -1041,6 +1093,7 @@ bool Job::IsOrigin(int64_t step) const {
 }
 
 void Job::BeginRunning(absl::Time now) {
+  if (React(Trigger::kPrepared, now) != Action::kRun) return;
   const absl::StatusOr<int64_t> total =
       StepsToTrain(*plan_, members_, checkpoints_.committed_step());
   if (ReasonOf(total.status()) == "DATASET_MISMATCH") {
@@ -1296,10 +1349,6 @@ void Job::Tick(bool writing, absl::Time now) {
          now);
   }
   CheckDeadline(now);
-  const bool holds_nothing = RecoversToStop() && !recovery_.carries();
-  if (holds_nothing && (record_.has_stop_cause() || WaitsForMembers())) {
-    StopWithoutShards("no ps holds it any more", now);
-  }
   if (!active()) return;
   if (state() == v1::RECOVERING) checkpoints_.TickHalted(writing, now);
   LetLeave(now);

@@ -1,4 +1,4 @@
-// A training job as a pure state machine (job_state.h). It takes events, and returns durable
+// A training job as a pure state machine (transitions.h). It takes events, and returns durable
 // changes and directives.
 #pragma once
 
@@ -27,6 +27,7 @@
 #include "services/coordinator/job/recovery/recovery.h"
 #include "services/coordinator/job/recovery/steps_to_train.h"
 #include "services/coordinator/job/recovery/warm_up.h"
+#include "services/coordinator/job/transitions.h"
 #include "services/coordinator/records/metrics_log.h"
 #include "services/coordinator/records/step_aggregator.h"
 
@@ -82,6 +83,7 @@ class Job {
 
   const v1::Job& record() const { return record_; }
   v1::JobState state() const { return record_.state(); }
+  Stage stage() const;
   JobPhase phase() const { return phase_; }
   // The plan of the present or last generation. null before the first one, and after the end of the
   // job.
@@ -142,7 +144,7 @@ class Job {
   // Returns the first version without a known evaluation.
   int64_t evaluations_before() const { return aggregator_.evaluations_before(); }
   // Notes why a queued or recovering job waits: kWaitsFor... or kMemoryTooSmall. No-op if it is in
-  // this phase already.
+  // this phase already. A job that recovers only to be stopped begins to stop.
   void Wait(JobPhase phase, const std::string& message, absl::Time now);
   // Like Wait() with a message that says what the job waits for: `what` completes "waits for". The
   // message of a recovering job names the cause of the recovery first.
@@ -150,20 +152,16 @@ class Job {
   // Whether a queued or recovering job has waited for its start_timeout.
   bool WaitsTooLong(absl::Time now) const { return JobDeadlines::WaitsTooLong(record_, now); }
   // Ends the wait for `lacks`, which completes "waits for". A job that never ran fails. Another job
-  // is suspended when the state of its shards is in a checkpoint, as by Suspend(). Requires:
+  // is suspended when the state of its shards is in a checkpoint, as by Suspend(). No-op unless
   // WaitsTooLong(now).
   void StopWaiting(const std::string& lacks, absl::Time now);
   // A recovering job yields its workers so that another job can continue. It is stopped as by
-  // Suspend(), and queued again. `lacks` completes "waits for". Requires: the job waits, see
+  // Suspend(), and queued again. `lacks` completes "waits for". No-op unless the job waits, see
   // Wait().
   void Yield(const std::string& lacks, absl::Time now);
   bool Yields() const;
   // Whether the job recovers only to be stopped. Any number of workers is enough for that.
   bool RecoversToStop() const { return state() == v1::RECOVERING && record_.suspend_requested(); }
-  // Stops a job that recovers only to be stopped, if no member can recover it. If its halted shards
-  // can be saved, it stops after that. Otherwise it releases them and stops with its last
-  // checkpoint. Requires: RecoversToStop(), and the job waits, see Wait().
-  void StopWithoutRecovering(absl::Time now);
 
   // ---- members
   // Handles a member's report on this job. `report` is null if the member's complete list lacks the
@@ -248,6 +246,11 @@ class Job {
   void Fail(const std::string& reason, const std::string& message, absl::Time now);
 
  private:
+  friend class TransitionsTest;  // pulls every trigger in every stage
+
+  // Returns what to do about the trigger. A pair that cannot happen ends the job.
+  Action React(Trigger trigger, absl::Time now);
+  void Break(const std::string& invariant, absl::Time now);
   void Enlist(absl::Time now);
   // Handles the loss of `decision.lost`.
   void Lose(const FailureDetector::Decision& decision, absl::Time now);
@@ -255,7 +258,7 @@ class Job {
   void NoteStopped(absl::Time now);
   void ActOn(const FailureDetector::Decision& decision, absl::Time now);
   void Recover(const FailureDetector::Decision& decision, absl::Time now);
-  void StopAtNonFinite(const FailureDetector::Decision& decision, absl::Time now);
+  void RollBack(const FailureDetector::Decision& decision, absl::Time now);
   struct Halting {
     bool carries = false;  // as far as is known, the shards continue in place
     absl::Duration backoff = absl::ZeroDuration();
@@ -264,6 +267,8 @@ class Job {
   };
   void HaltGeneration(const Halting& halting, const std::string& reason, const std::string& message,
                       absl::Time now);
+  void ChangeMembers(const Halting& halting, const std::string& reason, const std::string& message,
+                     absl::Time now);
   // Whether the job may be halted now to change its workers.
   bool MayChangeWorkers(absl::Time now) const;
   void LetLeave(absl::Time now);
@@ -272,8 +277,7 @@ class Job {
   bool WaitsForMembers() const;
   std::optional<int64_t> StopsHaltedAt() const;
   bool SavesHalted() const;
-  void StopHalted(int64_t step, absl::Time now);
-  void StopWithoutShards(absl::string_view why, absl::Time now);
+  void StopHalted(absl::Time now);
   bool IsSaved(int64_t step) const;
   // Makes the checkpoint of `sound_step` the job's last one, in place of that of `step`. Returns
   // the last clause of the event.
@@ -291,8 +295,8 @@ class Job {
   void Move(v1::JobState to, const std::string& reason, const std::string& message, absl::Time now);
   void Send(const std::string& member, v1::Directive directive);
   void ReleaseAll();
-  void RequestStop(const std::string& reason, const std::string& message, absl::Time now);
-  void StopFor(const v1::StopCause& cause, absl::Time now);
+  bool HoldsSteps() const;
+  void Stop(const std::optional<v1::StopCause>& cause, absl::Time now);
   void Stopped(const std::string& where, absl::Time now);
   void CheckDeadline(absl::Time now);
   void SendDesired(const std::string& name, absl::Time now);
@@ -308,6 +312,7 @@ class Job {
   void SendWarmUp(const std::string& name);
 
   void Advance(absl::Time now);
+  void Complete(absl::Time now);
   bool IsOrigin(int64_t step) const;
   void BeginRunning(absl::Time now);
   void GoOnWithout(const std::string& newcomer, const absl::Status& why, absl::Time now);

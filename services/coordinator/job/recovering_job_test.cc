@@ -1467,7 +1467,6 @@ TEST_F(WaitingJobTest, ARecoveringJobIsSuspendedOnceItWaitsForMembers) {
   EXPECT_THAT(Sent(), IsEmpty()) << "a worker for the recovery may be free";
   EXPECT_TRUE(job_.ResumesAt(now_).has_value());
   job_.Wait(JobPhase::kWaitsForMembers, "needs one", now_);
-  job_.StopWithoutRecovering(now_);
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
   Commit(5);
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
