@@ -25,7 +25,7 @@ BUGS = [
      "const bool steps_back = false && before.HasAsPrevious(index, version);"),
     ("a halted shard is saved at the version before", "lib/shard/core/parameter_shard.cc",
      "return HasAsPrevious(index, version) ? chunk.previous : chunk.current;", "return chunk.previous;"),
-    ("a job goes on one step later than its shards are", "services/coordinator/job/recovery/shard_holders.cc",
+    ("a job goes on one step later than its shards are", "services/coordinator/job/recovery/shard_inventory.cc",
      "carried.first_step = Holds(all) ? all.newest : needed.newest;",
      "carried.first_step = (Holds(all) ? all.newest : needed.newest) + 1;"),
     ("both versions of a chunk that did not step back are in one place", "lib/shard/core/parameter_shard.cc",
@@ -43,15 +43,16 @@ BUGS = [
     ("a push that was taken counts again", "lib/shard/gate/bsp_gate.cc",
      "if (state != PushState::kAwaited) return PushFate::kRepeat;",
      "if (state == PushState::kPlacing) return PushFate::kRepeat;"),
-    ("a promoted replica keeps the dead ps's address", "services/coordinator/job/recovery/shard_holders.cc",
-     "next.set_address(place.address());", "next.set_address(plan.shards(shard).address());"),
-    ("every replica passes for filled", "services/coordinator/job/recovery/shard_holders.cc",
+    ("a promoted replica keeps the dead ps's address", "services/coordinator/job/recovery/shard_inventory.cc",
+     "next.set_address(place.address());", "next.set_address(plan_->shards(static_cast<int>(i)).address());"),
+    ("every replica passes for filled", "services/coordinator/job/recovery/shard_inventory.cc",
      "Holds(held) && held->oldest <= carried.first_step && carried.first_step <= held->newest);",
      "Holds(held) || true);"),
-    ("a replica on a dead ps stays in the plan", "services/coordinator/job/recovery/shard_holders.cc",
-     "if (stays) continue;", "if (stays || !members.at(name).leaving) continue;"),
-    ("a promoted replica's versions are not asked for", "services/coordinator/job/recovery/shard_holders.cc",
-     "needed = Both(needed, *replica);", ""),
+    ("a replica on a dead ps stays in the plan", "services/coordinator/job/recovery/shard_inventory.cc",
+     "if (carried.shards[i].has_backup() && !stays) {",
+     "if (carried.shards[i].has_backup() && !stays && replica.leaves) {"),
+    ("a promoted replica's versions are not asked for", "services/coordinator/job/recovery/shard_inventory.cc",
+     "needed = Both(needed, *shard.replica.held);", ""),
     ("a process that is new after a restart passes for the old one", "services/coordinator/membership/fleet.cc",
      "arrival.is_newcomer = arrival.is_first && kind == LeaseTable::Arrival::kNew;",
      "arrival.is_newcomer = false;"),
@@ -90,13 +91,15 @@ BUGS = [
      "for (auto& [name, exclusion] : exclusions_) exclusion.in_this_generation = false;", "exclusions_.clear();"),
     ("a halted shard whose ps is gone is written by nobody", "services/coordinator/job/desired_directive.cc",
      "to_write.replicas.insert(shard);", "continue;"),
-    ("a halted shard whose ps is gone is saved a version ahead", "services/coordinator/job/recovery/shard_holders.cc",
-     "return HeldWithout({}, plan, members);",
-     "auto held = HeldWithout({}, plan, members);\n"
-     "  for (int i = 0; held && i < plan.shards_size(); ++i) {\n"
-     "    if (held->shards[i].member() != plan.shards(i).member()) ++held->first_step;\n"
+    ("a halted shard whose ps is gone is saved a version ahead", "services/coordinator/job/recovery/shard_inventory.cc",
+     "InPlace() const { return Without({}); }",
+     "InPlace() const {\n"
+     "  auto held = Without({});\n"
+     "  for (size_t i = 0; held && i < shards_.size(); ++i) {\n"
+     "    if (held->shards[i].member() != shards_[i].own.ps) ++held->first_step;\n"
      "  }\n"
-     "  return held;"),
+     "  return held;\n"
+     "}"),
     ("a job always goes back to its last checkpoint", "services/coordinator/job/job.cc",
      "Halting halting{.carries = carries,", "Halting halting{.carries = false && carries,"),
 ]

@@ -22,7 +22,7 @@
 #include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/dispatch/memory_check.h"
 #include "services/coordinator/job/recovery/failure_detector.h"
-#include "services/coordinator/job/recovery/shard_holders.h"
+#include "services/coordinator/job/recovery/replica_placement.h"
 #include "services/coordinator/scheduling/plan_memory.h"
 #include "services/coordinator/scheduling/worker_numbers.h"
 

@@ -18,7 +18,7 @@
 #include "services/coordinator/checkpoints/restore_choice.h"
 #include "services/coordinator/job/job.h"
 #include "services/coordinator/job/recovery/failure_detector.h"
-#include "services/coordinator/job/recovery/shard_holders.h"
+#include "services/coordinator/job/recovery/replica_placement.h"
 #include "services/coordinator/scheduling/plan_memory.h"
 #include "services/coordinator/testing/registry_fixture.h"
 

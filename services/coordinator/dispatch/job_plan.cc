@@ -14,7 +14,7 @@
 #include "lib/plan/parameter_table.h"
 #include "lib/plan/sum_tree.h"
 #include "lib/transport/session/session.h"
-#include "services/coordinator/job/recovery/shard_holders.h"
+#include "services/coordinator/job/recovery/replica_placement.h"
 
 namespace muster {
 namespace {

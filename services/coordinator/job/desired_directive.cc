@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/container/btree_set.h"
-#include "services/coordinator/job/recovery/shard_holders.h"
+#include "services/coordinator/job/recovery/shard_inventory.h"
 
 namespace muster {
 namespace {
@@ -33,7 +33,7 @@ struct ShardsToWrite {
 // shards, and may hold a replica that must be written in place of a lost shard.
 ShardsToWrite ShardsWrittenBy(const std::string& name, const DirectiveInputs& job) {
   const absl::btree_set<int>& own = job.members.at(name).shards;
-  const auto held = job.state == v1::RECOVERING ? ShardsInPlace(job.plan, job.members)
+  const auto held = job.state == v1::RECOVERING ? ShardInventory(job.plan, job.members).InPlace()
                                                 : std::optional<CarriedShards>();
   if (!held) return {.all = own};
   ShardsToWrite to_write;

@@ -18,7 +18,8 @@
 #include "services/coordinator/job/job_state.h"
 #include "services/coordinator/job/job_update.h"
 #include "services/coordinator/job/last_checkpoint.h"
-#include "services/coordinator/job/recovery/shard_holders.h"
+#include "services/coordinator/job/recovery/replica_placement.h"
+#include "services/coordinator/job/recovery/shard_inventory.h"
 #include "services/coordinator/job/recovery/steps_to_train.h"
 #include "services/coordinator/scheduling/job_conditions.h"
 #include "services/coordinator/scheduling/worker_numbers.h"
@@ -699,9 +700,9 @@ void Job::Recover(const FailureDetector::Decision& decision, absl::Time now) {
   }
   const bool was_preparing = state() == v1::PREPARING;
   if (!decision.lost.empty()) Lose(decision, now);
-  const bool carries = Recovery::CanContinueInPlace(*plan_) &&
-                       (!was_preparing || plan_->carries() > 0) &&
-                       ShardsMayBeHeld(*plan_, members_, /*filled_only=*/was_preparing);
+  const bool carries =
+      Recovery::CanContinueInPlace(*plan_) && (!was_preparing || plan_->carries() > 0) &&
+      ShardInventory(*plan_, members_).MayBeComplete(/*filled_only=*/was_preparing);
   Halting halting{.carries = carries, .lost = decision.lost};
   if (counts) {
     *record_.mutable_recovery() = *recovery;
@@ -865,7 +866,7 @@ void Job::LetHaltedLeave(absl::Time now) {
   const bool waits = WaitsForMembers() && !checkpoints_.asking();
   const bool all_told = members_.AllStopped() && aggregator_.all_durable();
   if (!waits || !all_told || !recovery_.carries()) return;
-  const Departures departures = DeparturesOf(*plan_, members_);
+  const PsDepartures departures = ShardInventory(*plan_, members_).Departures();
   for (const std::string& name : departures.at_once) {
     Tell("MEMBER_LEAVES", absl::StrCat(name, " leaves; the replicas of its shards are held"), now);
     Send(name, ReleaseDirective());
@@ -895,7 +896,7 @@ bool Job::WaitsForMembers() const { return state() == v1::RECOVERING && Waits(ph
 std::optional<int64_t> Job::StopsHaltedAt() const {
   if (!RecoversToStop() || !WaitsForMembers()) return std::nullopt;
   if (!recovery_.carries() || !members_.AllStopped()) return std::nullopt;
-  const auto in_place = ShardsInPlace(*plan_, members_);
+  const auto in_place = ShardInventory(*plan_, members_).InPlace();
   return in_place ? std::optional(in_place->first_step) : std::nullopt;
 }
 
@@ -945,7 +946,9 @@ void Job::Lose(const FailureDetector::Decision& decision, absl::Time now) {
     aggregator_.Lose(members_.at(member).rank);
   } else {
     checkpoints_.Stop();
-    if (!ShardsMayBeHeld(*plan_, members_, /*filled_only=*/false)) recovery_.LoseShards();
+    if (!ShardInventory(*plan_, members_).MayBeComplete(/*filled_only=*/false)) {
+      recovery_.LoseShards();
+    }
   }
 }
 
@@ -1209,7 +1212,8 @@ std::string Job::data_fingerprint() const {
 
 std::string Job::WriterOf(int shard) const {
   if (state() == v1::RECOVERING) {
-    if (const auto held = ShardsInPlace(*plan_, members_)) return held->shards[shard].member();
+    if (const auto held = ShardInventory(*plan_, members_).InPlace())
+      return held->shards[shard].member();
   }
   return plan_->shards(shard).member();
 }

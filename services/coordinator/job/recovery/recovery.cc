@@ -1,13 +1,11 @@
 #include "services/coordinator/job/recovery/recovery.h"
 
-#include <glog/logging.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "lib/job/spec_duration.h"
-#include "services/coordinator/job/recovery/shard_holders.h"
+#include "services/coordinator/job/recovery/shard_inventory.h"
 
 namespace muster {
 
@@ -28,7 +26,7 @@ bool Recovery::CanDoWithout(const v1::JobPlan& plan, const JobMembers& members,
   if (members.AnyWorkerDone()) return false;
   if (members.at(name).is_worker()) return true;
   const bool all_filled = members.NewestStep() >= plan.first_step() + 2;
-  return CanHandOver(plan, members, name, /*filled_only=*/!all_filled);
+  return ShardInventory(plan, members).CanHandOver(name, /*filled_only=*/!all_filled);
 }
 
 int Recovery::RecoveriesMax(const v1::RestartSpec& policy) {
@@ -71,7 +69,7 @@ void Recovery::Begin(bool carries, absl::Duration backoff, absl::Time now) {
 bool Recovery::NoteStopped(const v1::JobPlan& plan, const JobMembers& members, absl::Time now) {
   if (!members.AllStopped()) return false;
   stopped_since_ = std::min(stopped_since_, now);
-  if (!carries_ || ShardsHeld(plan, members)) return false;
+  if (!carries_ || ShardInventory(plan, members).Carried()) return false;
   carries_ = false;
   return true;
 }
@@ -80,11 +78,11 @@ std::optional<Recovery::ResumePoint> Recovery::ResumesAt(const v1::JobPlan& plan
                                                          const JobMembers& members,
                                                          absl::Time now) const {
   if (!members.AllStopped() || now < resumes_not_before_) return std::nullopt;
-  ResumePoint resume_point{.carries = carries_, .since = stopped_since_};
-  if (!carries_) return resume_point;
-  // This cannot fail: NoteStopped() has checked it.
-  std::optional<CarriedShards> carried = ShardsHeld(plan, members);
-  CHECK(carried.has_value());
+  ResumePoint resume_point{.since = stopped_since_};
+  std::optional<CarriedShards> carried;
+  if (carries_) carried = ShardInventory(plan, members).Carried();
+  if (!carried) return resume_point;
+  resume_point.carries = true;
   resume_point.first_step = carried->first_step;
   resume_point.shards = std::move(carried->shards);
   return resume_point;
