@@ -524,8 +524,7 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
           {.reason = "MEMBER_FORGOT_JOB",
            .message = absl::StrCat(name, " no longer serves the job at step ", member.next_step,
                                    ": it was restarted or gave up waiting for the coordinator"),
-           .recoverable = true,
-           .lost = name},
+           .outcome = LoseMember{name}},
           now);
     }
     if (state() == v1::RECOVERING) NoteStopped(now);
@@ -540,11 +539,9 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     if (state() == v1::RECOVERING) return SendDesired(name, now);
     if (auto decision = failure_detector_.OnError(name, report->error(), members_, now)) {
       // A failure of this member alone is not the job's fault, so the others continue.
-      if (!decision->recoverable && (warm_up_.WhyExcluded(name) != nullptr || IsSpare(name))) {
-        decision->recoverable = true;
-        decision->lost = name;
-        decision->is_there = true;
-        decision->exclusion = report->error().message();
+      if (std::holds_alternative<FailJob>(decision->outcome) &&
+          (warm_up_.WhyExcluded(name) != nullptr || IsSpare(name))) {
+        decision->outcome = LeaveOut{.name = name, .why_excluded = report->error().message()};
       }
       return ActOn(*decision, now);
     }
@@ -664,29 +661,36 @@ void Job::MemberLost(const std::string& name, const std::string& why, absl::Time
 
 // ---------------------------------------------------------------- recovery
 
-void Job::ActOn(const FailureDetector::Decision& decision, absl::Time now) {
-  if (NonFiniteWatch::Rules(decision.reason)) return RollBack(decision, now);
-  if (!decision.recoverable) return Fail(decision.reason, decision.message, now);
+void Job::ActOn(const FailureDecision& decision, absl::Time now) {
+  if (std::holds_alternative<FailJob>(decision.outcome)) {
+    return Fail(decision.reason, decision.message, now);
+  }
+  if (const auto* not_finite = std::get_if<NotFinite>(&decision.outcome)) {
+    return RollBack(*not_finite, decision, now);
+  }
   const Action action = React(Trigger::kLose, now);
   if (action == Action::kHalt) return Recover(decision, now);
   if (action != Action::kGoOn) return;
   // Another member fails during the recovery.
-  if (!decision.lost.empty()) {
-    if (members_.at(decision.lost).lost) return;
+  const std::string lost = decision.Lost();
+  if (!lost.empty()) {
+    if (members_.at(lost).lost) return;
     Lose(decision, now);
   }
-  const bool was_said = !decision.lost.empty() && members_.at(decision.lost).leaving;
+  const bool was_said = !lost.empty() && members_.at(lost).leaving;
   if (!was_said) Note(decision.reason, decision.message, now);
   NoteStopped(now);
   SendDesiredToAll(now);
 }
 
-void Job::Recover(const FailureDetector::Decision& decision, absl::Time now) {
+void Job::Recover(const FailureDecision& decision, absl::Time now) {
   const v1::RestartSpec& restart = record_.spec().restart();
+  const std::string lost = decision.Lost();
   // The loss of a leaving member does not count against max_restarts. A trained job keeps all
   // members until its last evaluation is made, so a member may end before it was allowed to leave.
-  const bool has_left = !decision.lost.empty() && members_.at(decision.lost).leaving;
-  const bool counts = !has_left && !decision.is_of_other_kind;
+  const bool has_left = !lost.empty() && members_.at(lost).leaving;
+  const auto* const left_out = std::get_if<LeaveOut>(&decision.outcome);
+  const bool counts = !has_left && (left_out == nullptr || !left_out->is_of_other_kind);
   const auto recovery = Recovery::Count(record_.recovery(), restart, aggregator_.steps_before());
   if (!recovery && counts) {
     const int max = Recovery::RecoveriesMax(restart);
@@ -699,11 +703,11 @@ void Job::Recover(const FailureDetector::Decision& decision, absl::Time now) {
                 now);
   }
   const bool was_preparing = state() == v1::PREPARING;
-  if (!decision.lost.empty()) Lose(decision, now);
+  if (!lost.empty()) Lose(decision, now);
   const bool carries =
       Recovery::CanContinueInPlace(*plan_) && (!was_preparing || plan_->carries() > 0) &&
       ShardInventory(*plan_, members_).MayBeComplete(/*filled_only=*/was_preparing);
-  Halting halting{.carries = carries, .lost = decision.lost};
+  Halting halting{.carries = carries, .lost = lost};
   if (counts) {
     *record_.mutable_recovery() = *recovery;
     halting.backoff = Recovery::Backoff(*recovery, restart);
@@ -711,9 +715,9 @@ void Job::Recover(const FailureDetector::Decision& decision, absl::Time now) {
   HaltGeneration(halting, decision.reason, decision.message, now);
 }
 
-void Job::RollBack(const FailureDetector::Decision& decision, absl::Time now) {
+void Job::RollBack(const NotFinite& failure, const FailureDecision& decision, absl::Time now) {
   if (React(Trigger::kNotFinite, now) != Action::kHalt) return;
-  NonFiniteWatch::Ruling ruling = NonFiniteWatch::Rule(record_, decision);
+  NonFiniteWatch::Ruling ruling = NonFiniteWatch::Rule(record_, failure, decision.message);
   if (!ruling.rollback) return Fail(decision.reason, ruling.message, now);
   *record_.mutable_recovery() = *std::move(ruling.rollback);
   HaltGeneration({.carries = false}, decision.reason, ruling.message, now);
@@ -930,18 +934,20 @@ bool Job::IsSaved(int64_t step) const {
   return checkpoints_.committed_step() >= step || IsOrigin(step);
 }
 
-void Job::Lose(const FailureDetector::Decision& decision, absl::Time now) {
-  const std::string& member = decision.lost;
+void Job::Lose(const FailureDecision& decision, absl::Time now) {
+  const std::string member = decision.Lost();
   members_.SetLost(member);
-  if (decision.is_of_other_kind) {
-    warm_up_.ExcludeForKind(member, decision.exclusion);
-  } else if (!decision.exclusion.empty()) {
+  if (const auto* left_out = std::get_if<LeaveOut>(&decision.outcome)) {
     const bool warms_up = members_.at(member).is_worker() && Recovery::CanContinueInPlace(*plan_);
-    warm_up_.Exclude(member, decision.exclusion,
-                     warms_up ? absl::InfiniteFuture() : now + decision.excluded_for);
+    if (left_out->is_of_other_kind) {
+      warm_up_.ExcludeForKind(member, left_out->why_excluded);
+    } else {
+      warm_up_.Exclude(member, left_out->why_excluded,
+                       warms_up ? absl::InfiniteFuture() : now + left_out->excluded_for);
+    }
+    // The job counts its memory as free from now on, so the member must release it.
+    Send(member, ReleaseDirective());
   }
-  // The job counts its memory as free from now on, so the member must release it.
-  if (decision.is_there) Send(member, ReleaseDirective());
   if (members_.at(member).is_worker()) {
     aggregator_.Lose(members_.at(member).rank);
   } else {
@@ -1142,11 +1148,9 @@ void Job::GoOnWithout(const std::string& newcomer, const absl::Status& why, absl
   const std::string message(why.message());
   ActOn({.reason = ReasonOf(why),
          .message = absl::StrCat(members_.Describe(newcomer), " cannot join: ", message),
-         .recoverable = true,
-         .lost = newcomer,
-         .is_there = true,
-         .exclusion = message,
-         .is_of_other_kind = ReasonOf(why) == kDeviceKindsDiffer},
+         .outcome = LeaveOut{.name = newcomer,
+                             .why_excluded = message,
+                             .is_of_other_kind = ReasonOf(why) == kDeviceKindsDiffer}},
         now);
 }
 

@@ -252,13 +252,13 @@ class Job {
   Action React(Trigger trigger, absl::Time now);
   void Break(const std::string& invariant, absl::Time now);
   void Enlist(absl::Time now);
-  // Handles the loss of `decision.lost`.
-  void Lose(const FailureDetector::Decision& decision, absl::Time now);
+  // Handles the loss of decision.Lost().
+  void Lose(const FailureDecision& decision, absl::Time now);
   void Suspect(absl::Time now);
   void NoteStopped(absl::Time now);
-  void ActOn(const FailureDetector::Decision& decision, absl::Time now);
-  void Recover(const FailureDetector::Decision& decision, absl::Time now);
-  void RollBack(const FailureDetector::Decision& decision, absl::Time now);
+  void ActOn(const FailureDecision& decision, absl::Time now);
+  void Recover(const FailureDecision& decision, absl::Time now);
+  void RollBack(const NotFinite& failure, const FailureDecision& decision, absl::Time now);
   struct Halting {
     bool carries = false;  // as far as is known, the shards continue in place
     absl::Duration backoff = absl::ZeroDuration();

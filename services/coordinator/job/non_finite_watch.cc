@@ -13,14 +13,12 @@
 namespace muster {
 namespace {
 
-constexpr char kDataNotFinite[] = "DATA_NOT_FINITE";
-constexpr char kLossNotFinite[] = "LOSS_NOT_FINITE";
+constexpr char kTrainMoreGently[] =
+    "Try a lower learning rate, a longer warm-up or clip: {global_norm: 1}";
 
-// Returns the advice for `reason`, a sentence without its period.
-std::string AdviceOn(absl::string_view reason) {
-  return reason == kDataNotFinite
-             ? "Correct that row"
-             : "Try a lower learning rate, a longer warm-up or clip: {global_norm: 1}";
+// Returns the advice, a sentence without its period.
+std::string AdviceOn(const NotFinite& failure) {
+  return failure.because_of_data ? "Correct that row" : kTrainMoreGently;
 }
 
 // Returns where the user finds the row if bad data caused the skipped steps. The workers of these
@@ -86,12 +84,8 @@ NonFiniteWatch::Remark NonFiniteWatch::Completion(const v1::Job& record) const {
           absl::StrCat(trained, ", and the last loss is ", record.progress().loss(),
                        ": the parameters are of no use. Look for the first NONFINITE_LOSS among "
                        "the events. ",
-                       AdviceOn(kLossNotFinite), ", from a checkpoint before it if there is one",
+                       kTrainMoreGently, ", from a checkpoint before it if there is one",
                        WhereTheDataAreNamed(record))};
-}
-
-bool NonFiniteWatch::Rules(absl::string_view reason) {
-  return reason == kLossNotFinite || reason == kDataNotFinite;
 }
 
 bool NonFiniteWatch::AwaitsRollback(const v1::Job& record, const v1::JobPlan& plan) {
@@ -101,33 +95,32 @@ bool NonFiniteWatch::AwaitsRollback(const v1::Job& record, const v1::JobPlan& pl
 // The last checkpoint is good, because no checkpoint has values that are not finite
 // (SnapshotWriter). The steps from there would repeat exactly and fail again, so the batch of this
 // step is left out.
-NonFiniteWatch::Ruling NonFiniteWatch::Rule(const v1::Job& record,
-                                            const FailureDetector::Decision& decision) {
+NonFiniteWatch::Ruling NonFiniteWatch::Rule(const v1::Job& record, const NotFinite& failure,
+                                            const std::string& what) {
   if (record.spec().on_non_finite() != v1::NON_FINITE_ROLLBACK) {
-    return {.message = absl::StrCat(decision.message, ". ", AdviceOn(decision.reason),
+    return {.message = absl::StrCat(what, ". ", AdviceOn(failure),
                                     ", or leave the batch out with on_non_finite: rollback",
                                     AdviceToResume(record))};
   }
   v1::JobRecovery recovery = record.recovery();
   if (recovery.rollbacks() >= kRollbacksMax) {
-    return {.message = absl::StrCat(decision.message, "; it was rolled back ", kRollbacksMax,
+    return {.message = absl::StrCat(what, "; it was rolled back ", kRollbacksMax,
                                     " times for that, each time without the samples of such a "
                                     "step. ",
-                                    AdviceOn(decision.reason), AdviceToResume(record))};
+                                    AdviceOn(failure), AdviceToResume(record))};
   }
   recovery.set_rollbacks(recovery.rollbacks() + 1);
   recovery.clear_resumed_step();
   std::string left_out;
-  if (decision.step >= CommittedStep(record)) {
+  if (failure.step >= CommittedStep(record)) {
     auto& batches = *recovery.mutable_left_out_batches();
-    const int64_t batch = BatchOfStep(decision.step, batches);
+    const int64_t batch = BatchOfStep(failure.step, batches);
     batches.Add(batch);
     std::ranges::sort(batches);
     left_out = absl::StrCat(", without batch ", batch, " of the data");
   }
   return {.rollback = std::move(recovery),
-          .message =
-              absl::StrCat(decision.message, "; goes back to ", WhereItGoesOn(record), left_out)};
+          .message = absl::StrCat(what, "; goes back to ", WhereItGoesOn(record), left_out)};
 }
 
 }  // namespace muster

@@ -4,9 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/string_view.h"
 #include "proto/muster/v1/job.pb.h"
-#include "services/coordinator/job/recovery/failure_detector.h"
+#include "services/coordinator/job/recovery/failure_decision.h"
 #include "services/coordinator/records/step_aggregator.h"
 
 namespace muster {
@@ -49,17 +48,15 @@ class NonFiniteWatch {
   // finite, the reason is "NONFINITE_LOSS" and `muster` ends with an error.
   Remark Completion(const v1::Job& record) const;
 
-  // Whether `reason` is that of a worker that failed because a loss or gradient was not finite.
-  // Such failures go to Rule(). See Trainer::Step().
-  static bool Rules(absl::string_view reason);
-  // The consequence of such a failure for the job.
+  // The consequence for the job of a worker that failed at a value that is not finite.
   struct Ruling {
     // Set: the job returns to its last checkpoint, and its record gets this value. nullopt: the job
     // has failed.
     std::optional<v1::JobRecovery> rollback;
     std::string message;
   };
-  static Ruling Rule(const v1::Job& record, const FailureDetector::Decision& decision);
+  // `what` says what the worker found.
+  static Ruling Rule(const v1::Job& record, const NotFinite& failure, const std::string& what);
   // Whether a recovering job is being rolled back, so that its shards must not continue in place.
   // Its record then leaves out a batch that `plan`, the plan of its last generation, still
   // contains. A restarted coordinator recognizes the rollback by this.

@@ -35,9 +35,9 @@ class NonFiniteWatchTest : public ::testing::Test {
   void Skip(int count) {
     for (int i = 0; i < count; ++i) EXPECT_EQ(Step(std::nan(""), /*skipped=*/true), "") << i;
   }
-  NonFiniteWatch::Ruling RuleAt(int64_t step, const std::string& reason = "LOSS_NOT_FINITE") {
-    NonFiniteWatch::Ruling ruling =
-        NonFiniteWatch::Rule(record_, {.reason = reason, .message = "it is nan", .step = step});
+  NonFiniteWatch::Ruling RuleAt(int64_t step, bool because_of_data = false) {
+    NonFiniteWatch::Ruling ruling = NonFiniteWatch::Rule(
+        record_, {.step = step, .because_of_data = because_of_data}, "it is nan");
     if (ruling.rollback) *record_.mutable_recovery() = *ruling.rollback;
     return ruling;
   }
@@ -150,20 +150,19 @@ TEST_F(NonFiniteWatchTest, MessagesSayIfThereIsNoCheckpoint) {
 
 // The message has no advice about the learning rate: the data are at fault.
 TEST_F(NonFiniteWatchTest, NonFiniteDataAreToBeCorrectedOrLeftOut) {
-  EXPECT_TRUE(NonFiniteWatch::Rules("DATA_NOT_FINITE"));
   record_.set_checkpoint("jobs/net-1/checkpoints/50");
   Set(v1::NON_FINITE_FAIL);
-  EXPECT_EQ(RuleAt(57, "DATA_NOT_FINITE").message,
+  EXPECT_EQ(RuleAt(57, /*because_of_data=*/true).message,
             "it is nan. Correct that row, or leave the batch out with on_non_finite: rollback. To "
             "go on from its last checkpoint, submit it again with --set "
             "checkpoint.resume_from=net-1@50");
 
   Set(v1::NON_FINITE_ROLLBACK);
-  EXPECT_EQ(RuleAt(57, "DATA_NOT_FINITE").message,
+  EXPECT_EQ(RuleAt(57, /*because_of_data=*/true).message,
             "it is nan; goes back to net-1@50, without batch 57 of the data");
-  while (RuleAt(60, "DATA_NOT_FINITE").rollback) {
+  while (RuleAt(60, /*because_of_data=*/true).rollback) {
   }
-  EXPECT_THAT(RuleAt(60, "DATA_NOT_FINITE").message,
+  EXPECT_THAT(RuleAt(60, /*because_of_data=*/true).message,
               AllOf(HasSubstr("it was rolled back 8 times"), HasSubstr(". Correct that row. To")));
 }
 

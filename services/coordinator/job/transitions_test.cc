@@ -75,7 +75,8 @@ class TransitionsTest : public JobTest {
     ASSERT_EQ(NameOf(job_.stage()), NameOf(stage));
   }
   void BreakLink() {
-    job_.ActOn({.reason = "UNAVAILABLE", .message = "a link broke", .recoverable = true}, now_);
+    job_.ActOn({.reason = "UNAVAILABLE", .message = "a link broke", .outcome = EndGeneration()},
+               now_);
   }
   // Returns whether a user's call was refused.
   bool Pull(Trigger trigger) {
@@ -102,7 +103,9 @@ class TransitionsTest : public JobTest {
         BreakLink();
         break;
       case Trigger::kNotFinite:
-        job_.ActOn({.reason = "LOSS_NOT_FINITE", .message = "the loss is nan"}, now_);
+        job_.ActOn(
+            {.reason = "LOSS_NOT_FINITE", .message = "the loss is nan", .outcome = NotFinite{}},
+            now_);
         break;
       case Trigger::kTrained:
         job_.Complete(now_);

@@ -13,6 +13,9 @@ namespace {
 
 // A process that has lost a device ends, and another one takes its place.
 constexpr char kDeviceLost[] = "DEVICE_LOST";
+// Reasons of a worker that finds a value that is not finite: see Trainer::Step().
+constexpr char kDataNotFinite[] = "DATA_NOT_FINITE";
+constexpr char kLossNotFinite[] = "LOSS_NOT_FINITE";
 
 // Whether another process, or another checkpoint, may avoid the failure.
 bool IsRecoverable(const v1::MemberError& error) {
@@ -23,8 +26,7 @@ bool IsRecoverable(const v1::MemberError& error) {
       return true;
     default:
       // The dispatcher replaces a damaged checkpoint by an older one, or knows that there is none.
-      return error.reason() == "SHARDS_NOT_HELD" || error.reason() == "CHECKPOINT_DAMAGED" ||
-             error.reason() == kDeviceLost;
+      return error.reason() == "SHARDS_NOT_HELD" || error.reason() == "CHECKPOINT_DAMAGED";
   }
 }
 
@@ -37,32 +39,39 @@ bool IsReason(const std::string& text) {
 }
 
 // The decision for a live member that the others continue without.
-FailureDetector::Decision TooSlow(const std::string& reason, const std::string& member,
-                                  std::string message, std::string exclusion) {
+FailureDecision TooSlow(const std::string& reason, const std::string& member, std::string message,
+                        std::string why_excluded) {
   return {.reason = reason,
           .message = std::move(message),
-          .recoverable = true,
-          .lost = member,
-          .is_there = true,
-          .exclusion = std::move(exclusion),
-          .excluded_for = FailureDetector::kSlowExcluded};
+          .outcome = LeaveOut{.name = member,
+                              .why_excluded = std::move(why_excluded),
+                              .excluded_for = FailureDetector::kSlowExcluded}};
+}
+
+// What to do about a member that accuses no other one.
+decltype(FailureDecision::outcome) OutcomeOf(const std::string& name, const std::string& reason,
+                                             const v1::MemberError& error) {
+  const bool because_of_data = reason == kDataNotFinite;
+  if (because_of_data || reason == kLossNotFinite) {
+    return NotFinite{.step = error.step(), .because_of_data = because_of_data};
+  }
+  if (reason == kDeviceLost) return LoseMember{name};
+  if (IsRecoverable(error)) return EndGeneration();
+  return FailJob();
 }
 
 }  // namespace
 
-std::optional<FailureDetector::Decision> FailureDetector::OnError(const std::string& name,
-                                                                  const v1::MemberError& error,
-                                                                  const JobMembers& members,
-                                                                  absl::Time now) {
+std::optional<FailureDecision> FailureDetector::OnError(const std::string& name,
+                                                        const v1::MemberError& error,
+                                                        const JobMembers& members, absl::Time now) {
   const std::string reason = IsReason(error.reason()) ? error.reason() : "MEMBER_FAILED";
   const bool accuses = error.culprit() != name && members.contains(error.culprit());
   if (!accuses) {
-    return Decision{
+    return FailureDecision{
         .reason = reason,
         .message = absl::StrCat(name, " failed at step ", error.step(), ": ", error.message()),
-        .recoverable = IsRecoverable(error),
-        .lost = reason == kDeviceLost ? name : "",
-        .step = error.step()};
+        .outcome = OutcomeOf(name, reason, error)};
   }
   if (!accusation_) {
     accusation_ = Accusation{.culprit = error.culprit(),
@@ -75,8 +84,8 @@ std::optional<FailureDetector::Decision> FailureDetector::OnError(const std::str
   return std::nullopt;
 }
 
-FailureDetector::Decision FailureDetector::Lost(const std::string& name, const std::string& why,
-                                                const JobMembers& members, int64_t step) const {
+FailureDecision FailureDetector::Lost(const std::string& name, const std::string& why,
+                                      const JobMembers& members, int64_t step) const {
   step = std::max(members.at(name).next_step, step);
   std::string message = why;
   if (accusation_ && accusation_->culprit == name) {
@@ -88,12 +97,11 @@ FailureDetector::Decision FailureDetector::Lost(const std::string& name, const s
   return {
       .reason = "MEMBER_LOST",
       .message = absl::StrCat(members.Describe(name), " was lost at step ", step, ": ", message),
-      .recoverable = true,
-      .lost = name};
+      .outcome = LoseMember{name}};
 }
 
-std::optional<FailureDetector::Decision> FailureDetector::Suspect(const JobMembers& members,
-                                                                  int64_t step) const {
+std::optional<FailureDecision> FailureDetector::Suspect(const JobMembers& members,
+                                                        int64_t step) const {
   if (accusation_ && !members.at(accusation_->culprit).has_stream) {
     return Lost(accusation_->culprit, "its stream broke", members, step);
   }
@@ -102,15 +110,15 @@ std::optional<FailureDetector::Decision> FailureDetector::Suspect(const JobMembe
   return Lost(*lost, "its stream broke, and so did its link to a ps", members, step);
 }
 
-std::optional<FailureDetector::Decision> FailureDetector::Tick(const Situation& situation,
-                                                               const JobMembers& members,
-                                                               absl::Time now) {
+std::optional<FailureDecision> FailureDetector::Tick(const Situation& situation,
+                                                     const JobMembers& members, absl::Time now) {
   if (accusation_ && now - accusation_->time >= kAccusationSettles) {
     const Accusation& a = *accusation_;
-    return Decision{.reason = a.reason,
-                    .message = absl::StrCat(members.Describe(a.culprit), " is at fault at step ",
-                                            a.step, ", says ", a.reporter, ": ", a.message),
-                    .recoverable = true};
+    return FailureDecision{
+        .reason = a.reason,
+        .message = absl::StrCat(members.Describe(a.culprit), " is at fault at step ", a.step,
+                                ", says ", a.reporter, ": ", a.message),
+        .outcome = EndGeneration()};
   }
   const bool runs = !situation.preparing && situation.halting_since == absl::InfiniteFuture();
   if (now >= grace_until_ - kRestartGrace + kReturnTime && runs) {

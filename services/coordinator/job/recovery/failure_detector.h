@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "proto/muster/v1/coordinator.pb.h"
+#include "services/coordinator/job/recovery/failure_decision.h"
 #include "services/coordinator/job/recovery/job_members.h"
 
 namespace muster {
@@ -39,27 +40,6 @@ class FailureDetector {
   // How long a slow member stays excluded if it cannot warm up.
   static constexpr absl::Duration kSlowExcluded = absl::Minutes(5);
 
-  struct Decision {
-    std::string reason;
-    std::string message;
-    // The others can continue: the member failed, not the job.
-    bool recoverable = false;
-    std::string lost = "";  // the lost member; "" if none
-    bool is_there = false;  // the lost member is alive and may receive directives
-    // The reason for which the job excludes the member, or "". An excluded member is not in the
-    // next generation while others can be.
-    std::string exclusion = "";
-    // How long the exclusion lasts for a ps, and for a worker of a job without warm-ups. Such a
-    // member cannot show earlier that it is able. A member that lacked something, such as memory,
-    // must not cost a recovery again and again. A slow member may soon be fast enough, so its
-    // exclusion is shorter. While it hangs it is not free in any case.
-    absl::Duration excluded_for = absl::Hours(1);
-    // The lost member computes other bits than the job. Its loss does not count against
-    // max_restarts, because a job leaves out each such member only once.
-    bool is_of_other_kind = false;
-    int64_t step = 0;  // the step of the failure, if the member reported its own failure
-  };
-
   // Call this after the coordinator started: members have kRestartGrace to return. In a running
   // generation a member has only kReturnTime if its link to a ps broke. In a halting generation a
   // broken link is no sign of a loss, because a member that halts closes its links.
@@ -81,15 +61,15 @@ class FailureDetector {
   }
 
   // Handles the failure report of a member. Returns nullopt if it accuses another member.
-  std::optional<Decision> OnError(const std::string& name, const v1::MemberError& error,
-                                  const JobMembers& members, absl::Time now);
+  std::optional<FailureDecision> OnError(const std::string& name, const v1::MemberError& error,
+                                         const JobMembers& members, absl::Time now);
   // Returns the decision for a lost member. `step` is the job's progress.
-  Decision Lost(const std::string& name, const std::string& why, const JobMembers& members,
-                int64_t step) const;
+  FailureDecision Lost(const std::string& name, const std::string& why, const JobMembers& members,
+                       int64_t step) const;
   // Call this after a stream broke, a ps lost a link, or an error report gave no decision. Returns
   // a decision if a member without a stream is accused, or if a ps has lost its link to a member
   // without a stream. Does not wait for the lease.
-  std::optional<Decision> Suspect(const JobMembers& members, int64_t step) const;
+  std::optional<FailureDecision> Suspect(const JobMembers& members, int64_t step) const;
   // The state of the job, for Tick().
   struct Situation {
     bool preparing = false;
@@ -103,8 +83,8 @@ class FailureDetector {
     absl::Time halting_since = absl::InfiniteFuture();
   };
   // Checks the deadlines.
-  std::optional<Decision> Tick(const Situation& situation, const JobMembers& members,
-                               absl::Time now);
+  std::optional<FailureDecision> Tick(const Situation& situation, const JobMembers& members,
+                                      absl::Time now);
 
  private:
   struct Accusation {

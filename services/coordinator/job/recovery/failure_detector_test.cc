@@ -63,11 +63,24 @@ TEST_F(FailureDetectorTest, FailedMemberThatAccusesNoOtherMemberIsAtFault) {
 TEST_F(FailureDetectorTest, MemberWithoutItsDeviceIsLostAndTheOthersContinue) {
   v1::MemberError error = Error("");
   error.set_code(static_cast<int>(absl::StatusCode::kInternal));
-  EXPECT_FALSE(failure_detector_.OnError("w-0", error, members_, kStart)->recoverable);
+  EXPECT_TRUE(std::holds_alternative<FailJob>(
+      failure_detector_.OnError("w-0", error, members_, kStart)->outcome));
   error.set_reason("DEVICE_LOST");
   const auto decision = failure_detector_.OnError("w-0", error, members_, kStart);
-  EXPECT_TRUE(decision->recoverable);
-  EXPECT_EQ(decision->lost, "w-0");
+  EXPECT_TRUE(std::holds_alternative<LoseMember>(decision->outcome));
+  EXPECT_EQ(decision->Lost(), "w-0");
+}
+
+TEST_F(FailureDetectorTest, ValueThatIsNotFiniteNamesItsStepAndItsCause) {
+  for (const std::string reason : {"LOSS_NOT_FINITE", "DATA_NOT_FINITE"}) {
+    v1::MemberError error = Error("");
+    error.set_reason(reason);
+    const auto decision = failure_detector_.OnError("w-0", error, members_, kStart);
+    const auto* failure = std::get_if<NotFinite>(&decision->outcome);
+    ASSERT_NE(failure, nullptr);
+    EXPECT_EQ(failure->step, 7);
+    EXPECT_EQ(failure->because_of_data, reason == "DATA_NOT_FINITE");
+  }
 }
 
 TEST_F(FailureDetectorTest, AccusationTakesEffectAfterAWhileUnlessTheGenerationEnds) {
@@ -92,7 +105,7 @@ TEST_F(FailureDetectorTest, LossOfTheAccusedMemberQuotesTheAccusation) {
             "p-0 (ps, shard 0) was lost at step 9: its lease ran out");
   failure_detector_.OnError("w-0", Error("p-0"), members_, kStart);
 
-  const FailureDetector::Decision decision =
+  const FailureDecision decision =
       failure_detector_.Lost("p-0", "its lease ran out", members_, /*step=*/8);
 
   EXPECT_EQ(decision.reason, "MEMBER_LOST");
@@ -134,7 +147,7 @@ TEST_F(FailureDetectorTest, MissingMemberThatAPsLostTooIsLostSoonAfterARestart) 
   const auto decision = failure_detector_.Tick(running, members_, soon);
 
   ASSERT_TRUE(decision.has_value());
-  EXPECT_EQ(decision->lost, "w-1") << "w-0 has returned";
+  EXPECT_EQ(decision->Lost(), "w-1") << "w-0 has returned";
   EXPECT_EQ(decision->message,
             "w-1 (worker, rank 1, on node-3) was lost at step 5: it did not come back after the "
             "coordinator's restart, and its link to a ps broke; 1 worker waits for its gradients");
@@ -153,7 +166,7 @@ TEST_F(FailureDetectorTest, BrokenLinkIsNoSignOfALossWhileTheGenerationHalts) {
   const absl::Time end = kStart + FailureDetector::kRestartGrace;
   const FailureDetector::Situation halting{.step = 5, .halting_since = end};
   EXPECT_FALSE(failure_detector_.Tick(halting, members_, end - absl::Milliseconds(1)).has_value());
-  EXPECT_EQ(failure_detector_.Tick(halting, members_, end)->lost, "w-1");
+  EXPECT_EQ(failure_detector_.Tick(halting, members_, end)->Lost(), "w-1");
 }
 
 TEST_F(FailureDetectorTest, MemberWithoutProgressInPreparingIsLost) {
@@ -194,7 +207,7 @@ TEST_F(FailureDetectorTest, WorkerThatDoesNotPauseIsLostAfterAnotherHasWaited) {
 
   ASSERT_TRUE(decision.has_value());
   EXPECT_EQ(decision->reason, "HALT_TIMEOUT");
-  EXPECT_EQ(decision->lost, "w-1");
+  EXPECT_EQ(decision->Lost(), "w-1");
   EXPECT_EQ(decision->message,
             "w-1 (worker, rank 1, on node-3) did not pause, and others have waited "
             "for 10m; the job continues without it");
@@ -224,8 +237,8 @@ TEST_F(FailureDetectorTest, MemberThatDoesNotReportOnACheckpointIsLost) {
 
   ASSERT_TRUE(decision.has_value());
   EXPECT_EQ(decision->reason, "HALT_TIMEOUT");
-  EXPECT_EQ(decision->lost, "p-0");
-  EXPECT_TRUE(decision->recoverable);
+  EXPECT_EQ(decision->Lost(), "p-0");
+  EXPECT_TRUE(std::holds_alternative<LeaveOut>(decision->outcome));
   EXPECT_THAT(decision->message,
               HasSubstr("was asked for a checkpoint of 7, the step at which the workers "
                         "stand, and has neither made one nor refused for 10m"));
