@@ -29,7 +29,7 @@ constexpr absl::Duration kMemoryPatience = absl::Seconds(65);
 static_assert(kMemoryPatience > limits::kReleaseWaitMax);
 // How long a new job waits for memory of a job that is not released here yet. The coordinator
 // counts that memory as free once it has sent the release, and it repeats the release within
-// JobMembers::kResend.
+// Outbox::kResend.
 constexpr absl::Duration kReleaseComes = absl::Seconds(5);
 
 // The number of shards that are read from a checkpoint at a time. Other ps read too, and one disk

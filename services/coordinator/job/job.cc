@@ -107,6 +107,7 @@ Job::Effects Job::TakeEffects() { return std::exchange(effects_, {}); }
 
 void Job::Enlist(absl::Time now) {
   members_.Enlist(*plan_, now);
+  outbox_.ForgetAll();  // the members get directives of another generation
   senders_noted_.clear();
   checkpoints_.Begin(*plan_, now);
   // Steps that are recorded already are not recorded again. One may have been recorded just before
@@ -237,7 +238,7 @@ void Job::SendDesired(const std::string& name, absl::Time now) {
                               .members = members_,
                               .checkpoints = checkpoints_,
                               .recovery = recovery_});
-  if (wanted && members_.IsDue(name, *wanted, now)) Send(name, *std::move(wanted));
+  if (wanted && outbox_.IsDue(name, *wanted, now)) Send(name, *std::move(wanted));
 }
 
 void Job::SendDesiredToAll(absl::Time now) {
@@ -618,7 +619,7 @@ void Job::ReportOfOutsider(const std::string& name, const v1::JobReport* report,
     case WarmUp::Heard::kPrepared:
       return;
     case WarmUp::Heard::kSilence:
-      return SendWarmUp(name);
+      return SendWarmUp(name, now);
     case WarmUp::Heard::kFailed:
       Note("WORKER_CANNOT_JOIN",
            absl::StrCat("the job goes on without ", name, ": ", *warm_up_.WhyExcluded(name)), now);
@@ -631,15 +632,19 @@ void Job::ReportOfOutsider(const std::string& name, const v1::JobReport* report,
   effects_.directives.back().directive.set_generation(report->generation());
 }
 
-void Job::SendWarmUp(const std::string& name) {
+void Job::SendWarmUp(const std::string& name, absl::Time now) {
   v1::Directive directive;
   directive.set_job(JobIdOf(record_.name()));
   directive.set_generation(record_.generation());
   directive.mutable_prepare();
+  if (!outbox_.IsDue(name, directive, now)) return;
   effects_.directives.push_back({name, std::move(directive), warm_up_.plan()});
 }
 
-void Job::Reattached(const std::string& member) { members_.Reattached(member); }
+void Job::Reattached(const std::string& member) {
+  outbox_.Forget(member);  // directives on its old stream may be lost
+  members_.Reattached(member);
+}
 
 void Job::StreamBroken(const std::string& member, absl::Time now) {
   if (!Uses(member)) return;
@@ -786,7 +791,10 @@ void Job::BeginWarmUp(v1::JobPlan plan, const std::vector<std::string>& newcomer
       absl::StrCat(absl::StrJoin(newcomers, ", "), newcomers.size() == 1 ? " prepares" : " prepare",
                    " to join; the job goes on meanwhile"),
       now);
-  for (const std::string& name : newcomers) SendWarmUp(name);
+  for (const std::string& name : newcomers) {
+    outbox_.Forget(name);  // it may have the directive of an earlier warm-up
+    SendWarmUp(name, now);
+  }
 }
 
 void Job::LetWorkersJoin(absl::Time now) {

@@ -21,6 +21,7 @@
 #include "services/coordinator/job/checkpoint_policy.h"
 #include "services/coordinator/job/job_deadlines.h"
 #include "services/coordinator/job/non_finite_watch.h"
+#include "services/coordinator/job/outbox.h"
 #include "services/coordinator/job/recovery/device_kinds.h"
 #include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/job_members.h"
@@ -309,7 +310,7 @@ class Job {
   bool IsSpare(const std::string& name) const;
   void TakeSnapshots(const std::string& name, const v1::JobReport& report, absl::Time now);
   void ReportOfOutsider(const std::string& name, const v1::JobReport* report, absl::Time now);
-  void SendWarmUp(const std::string& name);
+  void SendWarmUp(const std::string& name, absl::Time now);
 
   void Advance(absl::Time now);
   void Complete(absl::Time now);
@@ -331,6 +332,7 @@ class Job {
   std::shared_ptr<const v1::JobPlan> plan_;
   std::shared_ptr<const std::string> plan_bytes_;  // serialized plan_; null until it is sent
   JobMembers members_;
+  Outbox outbox_;
   StepAggregator aggregator_;
   CheckpointPolicy checkpoints_;
   FailureDetector failure_detector_;

@@ -97,7 +97,7 @@ TEST_F(AllreduceJobTest, WorkersGetTheSnapshotDirectives) {
 
   EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 snapshot", "w-1 snapshot"));
   Answer("w-0", 0, snapshot_.snapshot(), v1::SNAPSHOT_TAKEN);
-  Pass(JobMembers::kResend);
+  Pass(Outbox::kResend);
   Report("w-0", v1::MEMBER_RUNNING);
   Report("w-1", v1::MEMBER_RUNNING);
   EXPECT_THAT(Sent(), ElementsAre("w-1 snapshot"));
@@ -228,13 +228,13 @@ TEST_F(JobTest, PrepareIsResentUntilAMemberReportsTheJob) {
 
   job_.Report("w-0", nullptr, now_);
   EXPECT_THAT(Sent(), IsEmpty()) << "too soon";
-  now_ += JobMembers::kResend;
+  now_ += Outbox::kResend;
   job_.Report("w-0", nullptr, now_);
   EXPECT_THAT(Sent(), ElementsAre("w-0 prepare"));
   job_.Reattached("w-1");
   job_.Report("w-1", nullptr, now_);
   EXPECT_THAT(Sent(), ElementsAre("w-1 prepare"));
-  now_ += JobMembers::kResend;
+  now_ += Outbox::kResend;
   Report("w-0", v1::MEMBER_PREPARING);
   EXPECT_THAT(Sent(), IsEmpty());
 }

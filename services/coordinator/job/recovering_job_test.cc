@@ -1700,12 +1700,12 @@ TEST_F(ReplicatedJobTest, ReplicasThatTookOverAreSaved) {
   own.set_shard(0);
   own.set_snapshot(snapshot_.snapshot());
   own.set_outcome(v1::SNAPSHOT_TAKEN);
-  now_ += JobMembers::kResend;
+  now_ += Outbox::kResend;
   Tell("p-0", report);
   EXPECT_THAT(Sent(), ElementsAre("p-0 snapshot")) << "the other shard is still missing";
   *report.add_snapshots() = own;
   report.mutable_snapshots(1)->set_shard(1);
-  now_ += JobMembers::kResend;
+  now_ += Outbox::kResend;
   Tell("p-0", report);
   EXPECT_THAT(Sent(), IsEmpty());
   Commit(8);

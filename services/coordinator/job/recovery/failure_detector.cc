@@ -48,7 +48,7 @@ FailureDecision TooSlow(const std::string& reason, const std::string& member, st
                               .excluded_for = FailureDetector::kSlowExcluded}};
 }
 
-// What to do about a member that accuses no other one.
+// Returns the outcome for a failed member that accuses no other one.
 decltype(FailureDecision::outcome) OutcomeOf(const std::string& name, const std::string& reason,
                                              const v1::MemberError& error) {
   const bool because_of_data = reason == kDataNotFinite;

@@ -30,7 +30,6 @@ void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   const absl::btree_map<std::string, Member> before = std::exchange(members_, {});
   workers_.clear();
   ps_.clear();
-  sent_.clear();
   last_came_ = now;
   const v1::SyncSpec& sync = plan.spec().sync();
   in_lockstep_ = sync.mode() != v1::SSP && sync.mode() != v1::ASP && sync.backup_workers() == 0;
@@ -192,17 +191,7 @@ std::vector<std::shared_ptr<const v1::MemberLinks>> JobMembers::Links() const {
   return links;
 }
 
-bool JobMembers::IsDue(const std::string& name, const v1::Directive& directive, absl::Time now) {
-  Sent& last = sent_[name];
-  const uint64_t snapshot = directive.snapshot().snapshot();
-  const bool same = last.kind == directive.kind_case() && last.snapshot == snapshot;
-  if (same && now - last.time < kResend) return false;
-  last = {.kind = directive.kind_case(), .snapshot = snapshot, .time = now};
-  return true;
-}
-
 void JobMembers::Reattached(const std::string& name) {
-  sent_.erase(name);
   if (const auto member = members_.find(name); member != members_.end()) {
     member->second.has_stream = true;
   }

@@ -26,9 +26,6 @@ struct HeldVersions {
 // thread-safe.
 class JobMembers {
  public:
-  // How long until a directive that is still desired is sent again, because it may be lost.
-  static constexpr absl::Duration kResend = absl::Seconds(2);
-
   struct Member {
     int rank = -1;  // -1: a ps
     // The member has run a generation of the job, and was in each one since, in the same role.
@@ -100,12 +97,8 @@ class JobMembers {
   std::vector<v1::MemberTiming> Timing() const;
   std::vector<std::shared_ptr<const v1::MemberLinks>> Links() const;
 
-  // Whether to send the directive to the member now. If true, counts it as sent. False if the same
-  // directive was sent less than kResend ago.
-  bool IsDue(const std::string& name, const v1::Directive& directive, absl::Time now);
   // The time up to `now` does not count as time without progress.
   void WentOn(absl::Time now);
-  // The member has a new stream: directives that were sent on the old one may be lost.
   void Reattached(const std::string& name);
   void StreamBroken(const std::string& name);
   // The generation runs: all of its members have prepared it and see the same data.
@@ -164,17 +157,9 @@ class JobMembers {
   const std::string* FirstNotPaused(absl::Time since) const;
 
  private:
-  // The last directive sent to a member.
-  struct Sent {
-    v1::Directive::KindCase kind = v1::Directive::KIND_NOT_SET;
-    uint64_t snapshot = 0;
-    absl::Time time = absl::InfinitePast();
-  };
-
   absl::btree_map<std::string, Member> members_;
   std::vector<std::string> workers_;
   std::vector<std::string> ps_;
-  absl::btree_map<std::string, Sent> sent_;  // by member
   absl::Time last_came_;
   bool in_lockstep_ = false;  // every step needs the gradients of all workers
 };

@@ -111,24 +111,6 @@ TEST_F(JobMembersTest, DescribesAMemberAndTheWorkersThatWaitForIt) {
   EXPECT_EQ(members_.WhatIsAwaitedOf("p-1"), "3 workers wait for its values");
 }
 
-TEST_F(JobMembersTest, DirectiveIsDueAgainIfItIsOldOrDifferentOrTheStreamIsNew) {
-  v1::Directive pause, snapshot;
-  pause.mutable_pause();
-  snapshot.mutable_snapshot()->set_snapshot(1);
-  EXPECT_TRUE(members_.IsDue("w-0", pause, kStart));
-  EXPECT_FALSE(members_.IsDue("w-0", pause, kStart + absl::Seconds(1)));
-  EXPECT_TRUE(members_.IsDue("w-1", pause, kStart + absl::Seconds(1))) << "another member";
-  EXPECT_TRUE(members_.IsDue("w-0", pause, kStart + JobMembers::kResend));
-
-  EXPECT_TRUE(members_.IsDue("w-0", snapshot, kStart + JobMembers::kResend));
-  EXPECT_FALSE(members_.IsDue("w-0", snapshot, kStart + JobMembers::kResend));
-  snapshot.mutable_snapshot()->set_snapshot(2);
-  EXPECT_TRUE(members_.IsDue("w-0", snapshot, kStart + JobMembers::kResend));
-
-  members_.Reattached("w-0");
-  EXPECT_TRUE(members_.IsDue("w-0", snapshot, kStart + JobMembers::kResend));
-}
-
 TEST_F(JobMembersTest, OrdersWorkersByRankAndPsByTheirShards) {
   v1::JobPlan plan;
   for (const char* name : {"w-1", "w-0"}) plan.add_workers()->set_member(name);

@@ -12,7 +12,7 @@ void WarmUp::Begin(v1::JobPlan plan, const std::vector<std::string>& newcomers, 
   plan.set_rehearsal(number_);
   plan_ = std::make_shared<const std::string>(plan.SerializeAsString());
   members_.clear();
-  for (const std::string& name : newcomers) members_[name] = {.advanced = now, .told = now};
+  for (const std::string& name : newcomers) members_[name] = {.advanced = now};
 }
 
 void WarmUp::End() {
@@ -57,11 +57,7 @@ WarmUp::Heard WarmUp::Take(const std::string& name, const v1::JobReport* report,
   Member& member = found->second;
   // A report of the previous warm-up does not count. The member leaves it when it gets the
   // directive for this one.
-  if (report == nullptr || report->rehearsal() != number_) {
-    if (now - member.told < kResend) return Heard::kNothing;
-    member.told = now;
-    return Heard::kSilence;
-  }
+  if (report == nullptr || report->rehearsal() != number_) return Heard::kSilence;
   if (report->state() == v1::MEMBER_FAILED) {
     Exclude(name, report->error().message());
     return Heard::kFailed;

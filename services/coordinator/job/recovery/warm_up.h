@@ -24,8 +24,6 @@ class WarmUp {
  public:
   // A worker without progress for this long has failed its warm-up.
   static constexpr absl::Duration kStallMax = absl::Minutes(10);
-  // How long until a directive that is still desired is sent again, because it may be lost.
-  static constexpr absl::Duration kResend = absl::Seconds(2);
 
   // Requires: members know no warm-up with the number `first_number` or a later one.
   explicit WarmUp(uint64_t first_number) : next_number_(first_number) {}
@@ -56,7 +54,7 @@ class WarmUp {
 
   enum class Heard {
     kOutsider,  // it is not in the warm-up: release it
-    kSilence,   // it has not begun this warm-up: send the directive, perhaps again
+    kSilence,   // it has not begun this warm-up: it may lack the directive
     kNothing,   // nothing to do
     kPrepared,  // nothing to do, unless the caller finds it unfit and calls Exclude()
     kFailed,    // it failed, and is removed from the warm-up
@@ -87,7 +85,6 @@ class WarmUp {
     bool prepared = false;
     uint64_t progress = 0;
     absl::Time advanced;
-    absl::Time told;
   };
 
   struct Exclusion {
