@@ -87,7 +87,7 @@ BUGS = [
     ("a recovery takes who could not warm up", "services/coordinator/dispatch/dispatcher.cc",
      "if (unprepared || has_excluded(name)) job.excluded.insert(name);",
      "if (unprepared) job.excluded.insert(name);"),
-    ("that somebody could not warm up is forgotten with the generation", "services/coordinator/job/recovery/warm_up.cc",
+    ("that somebody could not warm up is forgotten with the generation", "services/coordinator/job/recovery/exclusion_list.cc",
      "for (auto& [name, exclusion] : exclusions_) exclusion.in_this_generation = false;", "exclusions_.clear();"),
     ("a halted shard whose ps is gone is written by nobody", "services/coordinator/job/desired_directive.cc",
      "to_write.replicas.insert(shard);", "continue;"),

@@ -444,7 +444,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
       .of_other_kind = unsuitable,
       .keeps_ps = resume_point.carries};
   const auto has_excluded = [&](const std::string& name) {
-    return entry.job.warm_up().WhyExcluded(name) != nullptr;
+    return entry.job.exclusions().Why(name) != nullptr;
   };
   // The job was halted for workers that have warmed up. It takes other free workers only if it
   // would have too few without them, so they count as excluded.
@@ -463,7 +463,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
   }
   if (CountPresent(job.workers) > 0) {
     for (const auto& [name, member] : members) {
-      const bool is_other = member.attached && entry.job.warm_up().IsOfOtherKind(name);
+      const bool is_other = member.attached && entry.job.exclusions().IsOfOtherKind(name);
       if (is_other) job.of_other_kind.insert(name);
     }
   }
@@ -614,7 +614,7 @@ bool Dispatcher::GiveUpMissing(JobRegistry::Transaction& transaction,
     const absl::btree_set<std::string> unsuitable = Unsuitable(job.record().spec(), members);
     std::vector<std::string> able;
     std::ranges::copy_if(left, std::back_inserter(able), [&](const std::string& name) {
-      return job.warm_up().WhyExcluded(name) == nullptr && !unsuitable.contains(name);
+      return job.exclusions().Why(name) == nullptr && !unsuitable.contains(name);
     });
     if (std::ssize(able) < lacks) continue;
     able.resize(lacks);
@@ -665,7 +665,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
     FreeMembers able = free;
     const absl::btree_set<std::string> unsuitable = Unsuitable(record.spec(), members);
     std::erase_if(able.workers, [&](const auto& name) {
-      return warm_up.Excludes(name) || unsuitable.contains(name);
+      return entry->job.exclusions().ExcludesNow(name) || unsuitable.contains(name);
     });
     const std::optional<Placement> placement = PlaceNewcomers(job, warm_up, able);
     if (!placement) continue;

@@ -150,7 +150,8 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
   }
   if (active() && !IsActive(to)) {
     ReleaseAll();
-    warm_up_.Forget();
+    warm_up_.End();
+    exclusions_.ReadmitAll();
   }
   if (!IsActive(to)) trouble_.reset();
   JobDeadlines::Move(record_, to, now);
@@ -294,6 +295,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now, Trai
   const std::vector<std::string> leaving = members_.Leaving();
   Enlist(now);
   warm_up_.End();
+  exclusions_.BeginGeneration();
   // A leaving ps had to keep its shards until other ps have them. Release it now.
   for (const std::string& name : leaving) {
     if (!members_.contains(name)) Send(name, ReleaseDirective());
@@ -321,14 +323,12 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now, Trai
 }
 
 void Job::NoteWhoIsTriedAgain(absl::Time now) {
-  const auto could = [this](const std::string& name) {
-    return warm_up_.WhyExcluded(name) == nullptr;
-  };
+  const auto could = [this](const std::string& name) { return exclusions_.Why(name) == nullptr; };
   const auto others = std::ranges::count_if(record_.workers(), could);
   for (const std::string& name : record_.workers()) {
     if (could(name)) continue;
     Note("WORKER_TRIED_AGAIN",
-         absl::StrCat(name, " takes part though it could not before (", *warm_up_.WhyExcluded(name),
+         absl::StrCat(name, " takes part though it could not before (", *exclusions_.Why(name),
                       "): there are ", others, " other workers, and the job needs ",
                       record_.spec().resources().workers().min()),
          now);
@@ -541,7 +541,7 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     if (auto decision = failure_detector_.OnError(name, report->error(), members_, now)) {
       // A failure of this member alone is not the job's fault, so the others continue.
       if (std::holds_alternative<FailJob>(decision->outcome) &&
-          (warm_up_.WhyExcluded(name) != nullptr || IsSpare(name))) {
+          (exclusions_.Why(name) != nullptr || IsSpare(name))) {
         decision->outcome = LeaveOut{.name = name, .why_excluded = report->error().message()};
       }
       return ActOn(*decision, now);
@@ -606,13 +606,15 @@ void Job::ReportOfOutsider(const std::string& name, const v1::JobReport* report,
     const std::string data = DifferenceOfData(members_, name, report->dataset());
     const std::string kind = DifferenceOfKinds(name, PrintableKind(report->device_kind()),
                                                "the job", record_.device_kind());
-    if (!data.empty()) {
-      warm_up_.Exclude(name, data);
-      heard = WarmUp::Heard::kFailed;
-    } else if (!kind.empty()) {
-      warm_up_.ExcludeForKind(name, kind);
+    exclusions_.Readmit(name);
+    if (!data.empty()) exclusions_.Exclude(name, data);
+    if (data.empty() && !kind.empty()) exclusions_.ExcludeForKind(name, kind);
+    if (exclusions_.ExcludesNow(name)) {
+      warm_up_.Remove(name);
       heard = WarmUp::Heard::kFailed;
     }
+  } else if (heard == WarmUp::Heard::kFailed) {
+    exclusions_.Exclude(name, report->error().message());
   }
   switch (heard) {
     case WarmUp::Heard::kNothing:
@@ -622,7 +624,7 @@ void Job::ReportOfOutsider(const std::string& name, const v1::JobReport* report,
       return SendWarmUp(name, now);
     case WarmUp::Heard::kFailed:
       Note("WORKER_CANNOT_JOIN",
-           absl::StrCat("the job goes on without ", name, ": ", *warm_up_.WhyExcluded(name)), now);
+           absl::StrCat("the job goes on without ", name, ": ", *exclusions_.Why(name)), now);
       break;
     case WarmUp::Heard::kOutsider:
       break;
@@ -948,10 +950,10 @@ void Job::Lose(const FailureDecision& decision, absl::Time now) {
   if (const auto* left_out = std::get_if<LeaveOut>(&decision.outcome)) {
     const bool warms_up = members_.at(member).is_worker() && Recovery::CanContinueInPlace(*plan_);
     if (left_out->is_of_other_kind) {
-      warm_up_.ExcludeForKind(member, left_out->why_excluded);
+      exclusions_.ExcludeForKind(member, left_out->why_excluded);
     } else {
-      warm_up_.Exclude(member, left_out->why_excluded,
-                       warms_up ? absl::InfiniteFuture() : now + left_out->excluded_for);
+      exclusions_.Exclude(member, left_out->why_excluded,
+                          warms_up ? absl::InfiniteFuture() : now + left_out->excluded_for);
     }
     // The job counts its memory as free from now on, so the member must release it.
     Send(member, ReleaseDirective());
@@ -1138,7 +1140,7 @@ void Job::BeginRunning(absl::Time now) {
   }
   record_.mutable_progress()->set_total_steps(*total);
   members_.Began();
-  for (const v1::PlanWorker& worker : plan_->workers()) warm_up_.Readmit(worker.member());
+  for (const v1::PlanWorker& worker : plan_->workers()) exclusions_.Readmit(worker.member());
   Move(v1::RUNNING, "STARTED", absl::StrCat("steps ", plan_->first_step(), " to ", *total, changed),
        now);
   running_since_ = now;
@@ -1185,7 +1187,7 @@ void Job::TakeKind(const std::string& kind, absl::Time now) {
   if (kind.empty() || kind == former) return;
   record_.set_device_kind(kind);
   if (former.empty()) return;
-  warm_up_.ReadmitOtherKinds();
+  exclusions_.ReadmitOtherKinds();
   Note("DEVICE_KIND_CHANGED",
        absl::StrCat("none of its workers is of the former kind: the job computes with ",
                     WordsNotIn(kind, former), " from now on, not with ", WordsNotIn(former, kind),
@@ -1357,11 +1359,12 @@ void Job::Tick(bool writing, absl::Time now) {
       return Fail(failure->reason, failure->message, now);
     }
   }
-  warm_up_.ReadmitInTime(now);
+  exclusions_.ReadmitInTime(now);
   if (const std::string stalled = warm_up_.TakeStalled(now); !stalled.empty()) {
-    Note("WORKER_CANNOT_JOIN",
-         absl::StrCat("the job goes on without ", stalled, ", which has shown no progress for ",
-                      absl::FormatDuration(WarmUp::kStallMax)),
+    const std::string why =
+        absl::StrCat("has shown no progress for ", absl::FormatDuration(WarmUp::kStallMax));
+    exclusions_.Exclude(stalled, absl::StrCat("it ", why));
+    Note("WORKER_CANNOT_JOIN", absl::StrCat("the job goes on without ", stalled, ", which ", why),
          now);
   }
   CheckDeadline(now);

@@ -23,6 +23,7 @@
 #include "services/coordinator/job/non_finite_watch.h"
 #include "services/coordinator/job/outbox.h"
 #include "services/coordinator/job/recovery/device_kinds.h"
+#include "services/coordinator/job/recovery/exclusion_list.h"
 #include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/job_members.h"
 #include "services/coordinator/job/recovery/recovery.h"
@@ -127,6 +128,7 @@ class Job {
   // Starts a warm-up of `newcomers` for the next generation with `plan`. See WarmUp.
   void BeginWarmUp(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now);
   const WarmUp& warm_up() const { return warm_up_; }
+  const ExclusionList& exclusions() const { return exclusions_; }
   // Halts the job for a generation with these workers. Requires: TakesMoreWorkers(now).
   void LetWorkersJoin(absl::Time now);
   // Number of workers that the job can release for another job: those above workers.min, if the job
@@ -171,7 +173,7 @@ class Job {
   // The member has a new stream: directives that were sent on the old one may be lost.
   void Reattached(const std::string& member);
   // Another process has the member's name now: readmits it.
-  void Replaced(const std::string& member) { warm_up_.Readmit(member); }
+  void Replaced(const std::string& member) { exclusions_.Readmit(member); }
   // The records before `durable` are on the disk. Workers may forget them, and the job may end.
   void RecordsDurable(const RecordsBefore& durable, absl::Time now);
   void StreamBroken(const std::string& member, absl::Time now);
@@ -341,6 +343,7 @@ class Job {
 
   Recovery recovery_;
   WarmUp warm_up_;
+  ExclusionList exclusions_;
   absl::Time ticked_;  // the time of the last Tick() or WentOn()
   absl::Time running_since_ = absl::InfiniteFuture();
   // Set while a member leaves that the job cannot do without. The member goes after a checkpoint of

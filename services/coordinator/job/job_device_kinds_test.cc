@@ -103,7 +103,7 @@ TEST_F(JobDeviceKindsTest, AJoiningWorkerOfAnotherKindIsExcluded) {
     TakeEffects();
     WarmUpOtherKind("w-2");
     EXPECT_EQ(job_.state(), v1::RUNNING);
-    EXPECT_TRUE(job_.warm_up().IsOfOtherKind("w-2"));
+    EXPECT_TRUE(job_.exclusions().IsOfOtherKind("w-2"));
     EXPECT_EQ(MessageOf("WORKER_CANNOT_JOIN"),
               "the job goes on without w-2: w-2 computes with 4 threads, avx2, the job with 7 "
               "threads, avx512: bits would differ");
@@ -129,18 +129,18 @@ TEST_F(JobDeviceKindsTest, ASubstituteOfAnotherKindCostsNoRecovery) {
     EXPECT_EQ(job_.record().recovery().in_row(), 1) << "that of the lost worker";
     EXPECT_TRUE(job_.Uses("w-0"));
     EXPECT_FALSE(job_.Uses("w-1"));
-    EXPECT_TRUE(job_.warm_up().IsOfOtherKind("w-1"));
+    EXPECT_TRUE(job_.exclusions().IsOfOtherKind("w-1"));
   }
   GoOn(0);
   PrepareAll(kOld, kOld);
   EXPECT_EQ(job_.state(), v1::RUNNING) << job_.record().message();
-  EXPECT_FALSE(job_.warm_up().IsOfOtherKind("w-1")) << "another process has this name";
+  EXPECT_FALSE(job_.exclusions().IsOfOtherKind("w-1")) << "another process has this name";
 }
 
 TEST_F(JobDeviceKindsTest, AJobGoesOnWithAnotherKindIfNoWorkerOfItsOwnIsLeft) {
   RunWith(kOld);
   WarmUpOtherKind("w-2");
-  ASSERT_TRUE(job_.warm_up().IsOfOtherKind("w-2"));
+  ASSERT_TRUE(job_.exclusions().IsOfOtherKind("w-2"));
   ASSERT_TRUE(job_.Suspend(now_).ok());
   for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 0);
   Report("p-0", v1::MEMBER_RUNNING);
@@ -151,7 +151,7 @@ TEST_F(JobDeviceKindsTest, AJobGoesOnWithAnotherKindIfNoWorkerOfItsOwnIsLeft) {
   PrepareAll(kNew, kNew);
   EXPECT_EQ(job_.state(), v1::RUNNING) << job_.record().message();
   EXPECT_EQ(job_.record().device_kind(), kNew);
-  EXPECT_FALSE(job_.warm_up().IsOfOtherKind("w-2")) << "it has the job's kind now";
+  EXPECT_FALSE(job_.exclusions().IsOfOtherKind("w-2")) << "it has the job's kind now";
   EXPECT_EQ(
       MessageOf("DEVICE_KIND_CHANGED"),
       "none of its workers is of the former kind: the job computes with 4 threads, avx2 from now "

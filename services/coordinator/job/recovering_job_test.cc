@@ -217,7 +217,7 @@ TEST_F(ExcludedJobTest, ANewTrialOfAnExcludedWorkerIsAnEventWithItsEarlierFailur
             "workers, and the job needs 2");
   ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED, 3);
   ASSERT_EQ(job_.state(), v1::RUNNING);
-  EXPECT_EQ(job_.warm_up().WhyExcluded("w-1"), nullptr) << "its trial succeeded";
+  EXPECT_EQ(job_.exclusions().Why("w-1"), nullptr) << "its trial succeeded";
 }
 
 TEST_F(ExcludedJobTest, AFailedTrialDoesNotFailTheJob) {
@@ -226,12 +226,12 @@ TEST_F(ExcludedJobTest, AFailedTrialDoesNotFailTheJob) {
   EXPECT_FALSE(job_.Uses("w-1"));
   Tell("w-1", CannotPrepare());
   EXPECT_THAT(Sent(), Contains("w-1 release"));
-  EXPECT_NE(job_.warm_up().WhyExcluded("w-1"), nullptr);
+  EXPECT_NE(job_.exclusions().Why("w-1"), nullptr);
 }
 
 TEST_F(ExcludedJobTest, AnotherProcessOfThatNameIsNotExcluded) {
   job_.Replaced("w-1");
-  EXPECT_EQ(job_.warm_up().WhyExcluded("w-1"), nullptr);
+  EXPECT_EQ(job_.exclusions().Why("w-1"), nullptr);
 }
 
 TEST_F(RecoveringJobTest, AFailureOfASubstituteDoesNotFailTheJob) {
@@ -251,8 +251,8 @@ TEST_F(RecoveringJobTest, AFailureOfASubstituteDoesNotFailTheJob) {
   EXPECT_FALSE(job_.Uses("w-1"));
   EXPECT_TRUE(job_.KeepsShards());
   EXPECT_THAT(Sent(), Contains("w-1 release"));
-  ASSERT_NE(job_.warm_up().WhyExcluded("w-1"), nullptr);
-  EXPECT_EQ(*job_.warm_up().WhyExcluded("w-1"), "no such file");
+  ASSERT_NE(job_.exclusions().Why("w-1"), nullptr);
+  EXPECT_EQ(*job_.exclusions().Why("w-1"), "no such file");
 }
 
 TEST_F(RecoveringJobTest, ASubstituteThatHasNotTrainedStaysASubstitute) {
@@ -286,7 +286,7 @@ TEST_F(RecoveringJobTest, AFailureOfAMemberThatTrainedFailsTheJob) {
 
 TEST_F(ExcludedJobTest, AnEndedJobForgetsExcludedWorkers) {
   ASSERT_TRUE(job_.Cancel(now_).ok());
-  EXPECT_EQ(job_.warm_up().WhyExcluded("w-1"), nullptr);
+  EXPECT_EQ(job_.exclusions().Why("w-1"), nullptr);
 }
 
 // Two shards, each with its replica on the ps of the other.
@@ -388,16 +388,16 @@ TEST_F(ReplicatedJobTest, APsThatCannotHoldNewReplicasIsExcluded) {
   EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
   EXPECT_TRUE(job_.KeepsShards());
   EXPECT_FALSE(job_.Uses("p-1"));
-  EXPECT_NE(job_.warm_up().WhyExcluded("p-1"), nullptr) << "it gets no replicas for now";
+  EXPECT_NE(job_.exclusions().Why("p-1"), nullptr) << "it gets no replicas for now";
   const auto wait = [&](absl::Duration time) {
     now_ += time;
     // The first call may decide on a failure, and then does nothing else.
     for (int i = 0; i < 2; ++i) job_.Tick(/*writing=*/false, now_);
   };
   wait(absl::Minutes(59));
-  EXPECT_NE(job_.warm_up().WhyExcluded("p-1"), nullptr);
+  EXPECT_NE(job_.exclusions().Why("p-1"), nullptr);
   wait(absl::Minutes(1));
-  EXPECT_EQ(job_.warm_up().WhyExcluded("p-1"), nullptr) << "it may have memory by now";
+  EXPECT_EQ(job_.exclusions().Why("p-1"), nullptr) << "it may have memory by now";
 }
 
 TEST_F(ReplicatedJobTest, ASlowPsMayHoldReplicasAgainSoon) {
@@ -410,11 +410,11 @@ TEST_F(ReplicatedJobTest, ASlowPsMayHoldReplicasAgainSoon) {
     job_.Tick(/*writing=*/false, now_);
   };
   wait(FailureDetector::kHaltMax);
-  ASSERT_NE(job_.warm_up().WhyExcluded("p-1"), nullptr) << "it has not halted";
+  ASSERT_NE(job_.exclusions().Why("p-1"), nullptr) << "it has not halted";
   wait(FailureDetector::kSlowExcluded - absl::Seconds(1));
-  EXPECT_NE(job_.warm_up().WhyExcluded("p-1"), nullptr);
+  EXPECT_NE(job_.exclusions().Why("p-1"), nullptr);
   wait(absl::Seconds(1));
-  EXPECT_EQ(job_.warm_up().WhyExcluded("p-1"), nullptr);
+  EXPECT_EQ(job_.exclusions().Why("p-1"), nullptr);
 }
 
 TEST_F(ReplicatedJobTest, AfterTheLossOfAWorkerReplicasContinueInPlace) {
@@ -530,9 +530,9 @@ TEST_F(RecoveringJobTest, TheJobContinuesWithoutAMemberThatDoesNotHalt) {
   EXPECT_FALSE(job_.Uses("w-0"));
   EXPECT_THAT(Sent(), Contains("w-0 release")) << "the directive may still arrive";
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
-  ASSERT_NE(job_.warm_up().WhyExcluded("w-0"), nullptr);
-  EXPECT_EQ(*job_.warm_up().WhyExcluded("w-0"), "it did not halt for 2m");
-  EXPECT_EQ(job_.warm_up().WhyExcluded("w-1"), nullptr) << "a crash does not exclude it";
+  ASSERT_NE(job_.exclusions().Why("w-0"), nullptr);
+  EXPECT_EQ(*job_.exclusions().Why("w-0"), "it did not halt for 2m");
+  EXPECT_EQ(job_.exclusions().Why("w-1"), nullptr) << "a crash does not exclude it";
 }
 
 // The worker gave up waiting for the coordinator. Its present step has not ended yet.
@@ -1961,7 +1961,7 @@ TEST_F(RecoveringJobTest, AJoiningWorkerWithOtherDataIsExcluded) {
   TakeEffects();
   Tell("w-2", report);
   EXPECT_EQ(job_.state(), v1::RUNNING);
-  EXPECT_TRUE(job_.warm_up().Excludes("w-2"));
+  EXPECT_TRUE(job_.exclusions().ExcludesNow("w-2"));
   const Job::Effects effects = TakeEffects();
   ASSERT_EQ(effects.events.size(), 1);
   EXPECT_EQ(effects.events[0].reason(), "WORKER_CANNOT_JOIN");
@@ -1985,7 +1985,7 @@ TEST_F(RecoveringJobTest, ASubstituteWithOtherDataIsExcludedAndTheJobRecovers) {
             "w-1 (worker, rank 1) cannot join: workers see different data: w-0 has 1000 + 0 "
             "samples, w-1 has 999 + 0");
   EXPECT_FALSE(job_.Uses("w-1"));
-  EXPECT_NE(job_.warm_up().WhyExcluded("w-1"), nullptr) << "other workers are chosen before it";
+  EXPECT_NE(job_.exclusions().Why("w-1"), nullptr) << "other workers are chosen before it";
   EXPECT_TRUE(job_.KeepsShards());
   EXPECT_THAT(Sent(), UnorderedElementsAre("w-1 release", "w-0 halt", "p-0 halt", "p-1 halt"));
 }

@@ -143,7 +143,7 @@ TEST_F(MembershipTest, ANewProcessIsNotExcludedForItsPredecessorsFailure) {
   }
   const auto refuses = [&] {
     JobRegistry::Transaction transaction(registry_.get());
-    return transaction.FindNumber(number)->job.warm_up().WhyExcluded("w-1") != nullptr;
+    return transaction.FindNumber(number)->job.exclusions().Why("w-1") != nullptr;
   };
   EXPECT_TRUE(refuses());
   hello.set_ordinal(fleet_->members().at("w-1").ordinal);

@@ -17,23 +17,7 @@ void WarmUp::Begin(v1::JobPlan plan, const std::vector<std::string>& newcomers, 
 
 void WarmUp::End() {
   members_.clear();
-  for (auto& [name, exclusion] : exclusions_) exclusion.in_this_generation = false;
   plan_.reset();
-}
-
-void WarmUp::Forget() {
-  End();
-  exclusions_.clear();
-}
-
-bool WarmUp::Excludes(const std::string& member) const {
-  const auto exclusion = exclusions_.find(member);
-  return exclusion != exclusions_.end() && exclusion->second.in_this_generation;
-}
-
-const std::string* WarmUp::WhyExcluded(const std::string& member) const {
-  const auto exclusion = exclusions_.find(member);
-  return exclusion == exclusions_.end() ? nullptr : &exclusion->second.why;
 }
 
 WarmUp::State WarmUp::Of(const std::vector<std::string>& newcomers) const {
@@ -59,46 +43,20 @@ WarmUp::Heard WarmUp::Take(const std::string& name, const v1::JobReport* report,
   // directive for this one.
   if (report == nullptr || report->rehearsal() != number_) return Heard::kSilence;
   if (report->state() == v1::MEMBER_FAILED) {
-    Exclude(name, report->error().message());
+    members_.erase(found);
     return Heard::kFailed;
   }
   member.prepared = report->state() == v1::MEMBER_PREPARED;
   if (report->prepare_progress() > member.progress) member.advanced = now;
   member.progress = std::max(member.progress, report->prepare_progress());
-  if (!member.prepared) return Heard::kNothing;
-  Readmit(name);
-  return Heard::kPrepared;
-}
-
-void WarmUp::Exclude(const std::string& member, const std::string& why, absl::Time until) {
-  members_.erase(member);
-  exclusions_[member] = {.why = why, .until = until};
-}
-
-void WarmUp::ExcludeForKind(const std::string& member, const std::string& why) {
-  Exclude(member, why);
-  exclusions_.at(member).is_of_other_kind = true;
-}
-
-bool WarmUp::IsOfOtherKind(const std::string& member) const {
-  const auto exclusion = exclusions_.find(member);
-  return exclusion != exclusions_.end() && exclusion->second.is_of_other_kind;
-}
-
-void WarmUp::ReadmitOtherKinds() {
-  absl::erase_if(exclusions_, [](const auto& entry) { return entry.second.is_of_other_kind; });
-}
-
-void WarmUp::ReadmitInTime(absl::Time now) {
-  absl::erase_if(exclusions_, [now](const auto& entry) { return entry.second.until <= now; });
+  return member.prepared ? Heard::kPrepared : Heard::kNothing;
 }
 
 std::string WarmUp::TakeStalled(absl::Time now) {
   for (const auto& [name, member] : members_) {
     if (member.prepared || now - member.advanced < kStallMax) continue;
-    const std::string stalled = name;
-    Exclude(stalled,
-            absl::StrCat("it has shown no progress for ", absl::FormatDuration(kStallMax)));
+    std::string stalled = name;
+    members_.erase(stalled);
     return stalled;
   }
   return "";

@@ -31,22 +31,12 @@ class WarmUp {
   // Starts a warm-up of these workers of `plan`, which replaces the present warm-up. Requires: the
   // generation of `plan` is the running one.
   void Begin(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now);
-  // A generation begins: ends the warm-up, and every worker may be asked again.
+  // A generation begins, or the job stops.
   void End();
-  // The job ends or is suspended: ends the warm-up and readmits all workers.
-  void Forget();
 
   enum class State { kNone, kUnderWay, kDone };
   // Returns the state of a warm-up of exactly these workers.
   State Of(const std::vector<std::string>& newcomers) const;
-  // Whether the worker was excluded in the present generation and has not been readmitted.
-  bool Excludes(const std::string& member) const;
-  // Returns why the member is excluded: its last failure to prepare the job or take part, in any
-  // generation. null if it is not excluded.
-  const std::string* WhyExcluded(const std::string& member) const;
-  // Readmits the member: it has prepared the job, or is a new process with this name.
-  void Readmit(const std::string& member) { exclusions_.erase(member); }
-
   bool Has(const std::string& member) const { return members_.contains(member); }
   std::vector<std::string> members() const;
   // The serialized plan of the warm-up.
@@ -56,27 +46,15 @@ class WarmUp {
     kOutsider,  // it is not in the warm-up: release it
     kSilence,   // it has not begun this warm-up: it may lack the directive
     kNothing,   // nothing to do
-    kPrepared,  // nothing to do, unless the caller finds it unfit and calls Exclude()
+    kPrepared,  // nothing to do, unless the caller finds it unfit and calls Remove()
     kFailed,    // it failed, and is removed from the warm-up
   };
   // Handles the report of a member that is not in the generation. null: it does not know the job.
   Heard Take(const std::string& member, const v1::JobReport* report, absl::Time now);
-  // Excludes `member` until it completes a warm-up. A ps, or a worker of a job without warm-ups,
-  // cannot do that, so ReadmitInTime() readmits it at `until`.
-  void Exclude(const std::string& member, const std::string& why,
-               absl::Time until = absl::InfiniteFuture());
-  // Like Exclude(), for a worker of another device kind than the workers of the job. A recovery
-  // tries such a worker only if the job has no worker left.
-  void ExcludeForKind(const std::string& member, const std::string& why);
-  bool IsOfOtherKind(const std::string& member) const;
-  // Call when the kind of the job has changed: readmits all members that were excluded for it.
-  void ReadmitOtherKinds();
-  // Removes a member that is lost or leaving from the warm-up.
+  // Removes a member that is lost, leaving or unfit.
   void Remove(const std::string& member) { members_.erase(member); }
-  // Excludes one member without progress for kStallMax and returns its name. "" if none.
+  // Removes one member without progress for kStallMax and returns its name. "" if none.
   std::string TakeStalled(absl::Time now);
-  // Readmits each member after the end of its exclusion.
-  void ReadmitInTime(absl::Time now);
   // The time up to `now` does not count as time without progress.
   void WentOn(absl::Time now);
 
@@ -87,18 +65,10 @@ class WarmUp {
     absl::Time advanced;
   };
 
-  struct Exclusion {
-    std::string why;
-    absl::Time until;
-    bool in_this_generation = true;
-    bool is_of_other_kind = false;
-  };
-
   uint64_t next_number_;
   uint64_t number_ = 0;  // of the present warm-up
   std::shared_ptr<const std::string> plan_;
   absl::btree_map<std::string, Member> members_;
-  absl::btree_map<std::string, Exclusion> exclusions_;
 };
 
 }  // namespace muster

@@ -58,12 +58,10 @@ TEST_F(WarmUpTest, IsDoneOnceAllHavePrepared) {
   EXPECT_THAT(warm_up_.members(), IsEmpty());
 }
 
-TEST_F(WarmUpTest, PreparedWorkerThatIsRefusedIsExcluded) {
+TEST_F(WarmUpTest, PreparedWorkerThatIsUnfitIsRemoved) {
   Begin({"w-2"});
   EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kPrepared);
-  warm_up_.Exclude("w-2", "other data");
-  EXPECT_TRUE(warm_up_.Excludes("w-2"));
-  EXPECT_EQ(*warm_up_.WhyExcluded("w-2"), "other data");
+  warm_up_.Remove("w-2");
   EXPECT_EQ(warm_up_.Of({"w-2"}), State::kNone);
   EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kOutsider) << "the caller releases it";
 }
@@ -88,54 +86,10 @@ TEST_F(WarmUpTest, WorkersOutsideTheWarmUpAreUnauthenticatedPeers) {
   EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kOutsider);
 }
 
-TEST_F(WarmUpTest, FailedWorkerIsNotAskedAgainInThisGeneration) {
+TEST_F(WarmUpTest, FailedWorkerIsRemoved) {
   Begin({"w-2", "w-3"});
   EXPECT_EQ(Say("w-3", v1::MEMBER_FAILED), Heard::kFailed);
-  EXPECT_TRUE(warm_up_.Excludes("w-3"));
-  EXPECT_FALSE(warm_up_.Excludes("w-2"));
   EXPECT_THAT(warm_up_.members(), ElementsAre("w-2"));
-  Begin({"w-2"});
-  EXPECT_TRUE(warm_up_.Excludes("w-3"));
-  warm_up_.End();
-  EXPECT_FALSE(warm_up_.Excludes("w-3"));
-}
-
-TEST_F(WarmUpTest, ReasonOfAFailureIsKeptUntilTheWorkerPrepares) {
-  Begin({"w-2", "w-3"});
-  Say("w-3", v1::MEMBER_FAILED);
-  EXPECT_EQ(warm_up_.WhyExcluded("w-2"), nullptr);
-  warm_up_.End();
-  ASSERT_NE(warm_up_.WhyExcluded("w-3"), nullptr) << "a later recovery may need the reason";
-  EXPECT_EQ(*warm_up_.WhyExcluded("w-3"), "no such file");
-  Begin({"w-3"});
-  Say("w-3", v1::MEMBER_PREPARING);
-  EXPECT_NE(warm_up_.WhyExcluded("w-3"), nullptr);
-  Say("w-3", v1::MEMBER_PREPARED);
-  EXPECT_EQ(warm_up_.WhyExcluded("w-3"), nullptr);
-}
-
-TEST_F(WarmUpTest, RefusalExpiresAtItsTime) {
-  const absl::Time begin = absl::UnixEpoch();
-  warm_up_.Exclude("w-2", "it did not halt", begin + absl::Minutes(5));
-  warm_up_.Exclude("w-3", "no such file");
-  warm_up_.ReadmitInTime(begin + absl::Minutes(5) - absl::Seconds(1));
-  EXPECT_NE(warm_up_.WhyExcluded("w-2"), nullptr);
-  warm_up_.ReadmitInTime(begin + absl::Minutes(5));
-  EXPECT_EQ(warm_up_.WhyExcluded("w-2"), nullptr);
-  EXPECT_NE(warm_up_.WhyExcluded("w-3"), nullptr);
-}
-
-TEST_F(WarmUpTest, ReadmitsOneWorkerAndForgetAllOfThem) {
-  Begin({"w-2", "w-3"});
-  Say("w-2", v1::MEMBER_FAILED);
-  Say("w-3", v1::MEMBER_FAILED);
-  warm_up_.Readmit("w-2");
-  EXPECT_FALSE(warm_up_.Excludes("w-2")) << "it may warm up again at once";
-  EXPECT_EQ(warm_up_.WhyExcluded("w-2"), nullptr);
-  EXPECT_TRUE(warm_up_.Excludes("w-3"));
-  warm_up_.Forget();
-  EXPECT_FALSE(warm_up_.Excludes("w-3"));
-  EXPECT_EQ(warm_up_.WhyExcluded("w-3"), nullptr);
 }
 
 TEST_F(WarmUpTest, WorkerWithoutProgressIsGivenUp) {
@@ -147,8 +101,7 @@ TEST_F(WarmUpTest, WorkerWithoutProgressIsGivenUp) {
   now_ += WarmUp::kStallMax / 2;
   EXPECT_EQ(warm_up_.TakeStalled(now_), "w-4") << "w-3 made progress, w-2 is prepared";
   EXPECT_EQ(warm_up_.TakeStalled(now_), "");
-  EXPECT_TRUE(warm_up_.Excludes("w-4"));
-  EXPECT_EQ(*warm_up_.WhyExcluded("w-4"), "it has shown no progress for 10m");
+  EXPECT_FALSE(warm_up_.Has("w-4"));
   now_ += WarmUp::kStallMax;
   warm_up_.WentOn(now_);
   EXPECT_EQ(warm_up_.TakeStalled(now_), "") << "the time until then does not count";
