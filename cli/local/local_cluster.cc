@@ -335,7 +335,8 @@ absl::StatusOr<std::vector<LocalCluster::Revival>> LocalCluster::Heal() {
     revival = {.name = name, .before = member.process.pid, .end = DescribeEnd(member.process)};
     // Reaps the ended child. DescribeEnd() must come first, because it reads the exit status.
     RETURN_IF_ERROR(cli::AwaitExit({member.process}, absl::ZeroDuration()));
-    RETURN_IF_ERROR(Restart(name));
+    const absl::Status restarted = Restart(name);
+    if (!WasKilled(member.process)) RETURN_IF_ERROR(restarted);
     revival.pid = member.process.pid;
   }
   return revivals;
@@ -356,9 +357,9 @@ absl::Status LocalCluster::AwaitAttached(absl::Duration timeout) const {
   const bool done = Poll(timeout, [&] {
     missing.clear();
     for (const auto& [name, member] : members_) {
-      if (name == "coordinator" || member.process.pid == 0) continue;
-      missing.insert(name);
+      if (member.process.pid == 0) continue;
       if (!member.process.alive()) ended = name;
+      if (name != "coordinator") missing.insert(name);
     }
     if (auto fleet = ListMembers(); fleet.ok()) {
       for (const v1::Member& member : fleet->members()) {

@@ -97,7 +97,7 @@ class LocalCluster {
     pid_t pid = 0;
   };
   // Restarts every member that does not run, the coordinator first. Returns the members it
-  // restarted.
+  // restarted. If a signal ends the coordinator again while it starts, the next call restarts it.
   absl::StatusOr<std::vector<Revival>> Heal();
 
   // Blocks until every member is attached that was started and not ended by Kill() or AwaitExit().

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -100,6 +101,39 @@ TEST_F(LocalClusterTest, AFailedWriteKeepsThePreviousRecordAndStopsTheMember) {
   EXPECT_TRUE((*cluster)->Restart("ps-0").ok()) << "a restart fails though the disk has room again";
   EXPECT_TRUE((*LocalCluster::Open(dir_))->running("ps-0"));
   (*cluster)->Shutdown();
+}
+
+TEST_F(LocalClusterTest, ACoordinatorThatIsKilledWhileItStartsWaitsForTheNextHeal) {
+  // The second start is killed before it opens its port. The third one ends by itself.
+  MakeBinary("coordinator", R"(
+echo start >>$CLUSTER/starts
+case $(wc -l <$CLUSTER/starts) in
+  2) kill -9 $$ ;;
+  3) echo my disk is broken; exit 74 ;;
+esac
+echo 127.0.0.1:1 >$CLUSTER/coordinator.address
+exec sleep 600
+)");
+  MakeBinary("ps", "");
+  MakeBinary("worker", "");
+  const auto cluster = LocalCluster::Start({.dir = dir_, .ps = 0, .workers = 0});
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ASSERT_TRUE((*cluster)->Kill("coordinator", SIGKILL).ok());
+
+  const auto killed = (*cluster)->Heal();
+  ASSERT_TRUE(killed.ok()) << killed.status();
+  EXPECT_EQ(killed->size(), 1);
+  EXPECT_FALSE((*cluster)->running("coordinator"));
+  EXPECT_THAT(std::string((*cluster)->AwaitAttached(absl::Seconds(20)).message()),
+              HasSubstr("coordinator ended"));
+
+  const auto ended = (*cluster)->Heal();
+  EXPECT_THAT(std::string(ended.status().message()), HasSubstr("my disk is broken"));
+
+  const auto healed = (*cluster)->Heal();
+  ASSERT_TRUE(healed.ok()) << healed.status();
+  EXPECT_TRUE((*cluster)->running("coordinator"));
+  EXPECT_EQ(healed->front().end, "ended with exit code 74");
 }
 
 }  // namespace

@@ -45,6 +45,16 @@ std::optional<ProcessStat> ReadStat(pid_t pid) {
   return fields ? std::optional(read) : std::nullopt;
 }
 
+// Returns nullopt if the process is not a child, still runs or was reaped.
+std::optional<siginfo_t> EndOf(const Process& process) {
+  siginfo_t end{};
+  if (waitid(P_PID, process.pid, &end, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      end.si_pid != process.pid) {
+    return std::nullopt;
+  }
+  return end;
+}
+
 class FileDescriptor {
  public:
   explicit FileDescriptor(int fd) : fd_(fd) {}
@@ -106,13 +116,15 @@ absl::Status AwaitExit(absl::Span<const Process> processes, absl::Duration timeo
 }
 
 std::string DescribeEnd(const Process& process) {
-  siginfo_t end{};
-  if (waitid(P_PID, process.pid, &end, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-      end.si_pid != process.pid) {
-    return "ended";
-  }
-  return end.si_code == CLD_EXITED ? absl::StrCat("ended with exit code ", end.si_status)
-                                   : absl::StrCat("was killed by signal ", end.si_status);
+  const std::optional<siginfo_t> end = EndOf(process);
+  if (!end) return "ended";
+  return end->si_code == CLD_EXITED ? absl::StrCat("ended with exit code ", end->si_status)
+                                    : absl::StrCat("was killed by signal ", end->si_status);
+}
+
+bool WasKilled(const Process& process) {
+  const std::optional<siginfo_t> end = EndOf(process);
+  return end && end->si_code != CLD_EXITED;
 }
 
 void StopProcesses(absl::Span<const Process> processes, absl::Duration grace) {

@@ -46,6 +46,8 @@ absl::Status AwaitExit(absl::Span<const Process> processes, absl::Duration timeo
 // Returns how a process ended, "was killed by signal 9" or "ended with exit code 77". This is known
 // only for a child that was not reaped yet; for others it returns "ended".
 std::string DescribeEnd(const Process& process);
+// Returns whether a signal ended a child that was not reaped yet.
+bool WasKilled(const Process& process);
 
 // Sends SIGTERM, waits for up to `grace`, then sends SIGKILL. Blocks until all have ended.
 void StopProcesses(absl::Span<const Process> processes, absl::Duration grace);
