@@ -1,4 +1,4 @@
-// The worker process. It computes gradients for the jobs that the coordinator assigns to it.
+// The worker's program: flags, objects, wiring.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -10,6 +10,8 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
 #include "lib/collective/nccl_environment.h"
@@ -29,6 +31,7 @@
 #include "lib/limits/limits.h"
 #include "lib/log/log_scope.h"
 #include "lib/security/identity.h"
+#include "lib/status/status.h"
 #include "lib/telemetry/gpu_metrics.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
@@ -98,15 +101,97 @@ constexpr absl::Duration kFinishStepMax =
     absl::Seconds(4);  // if the job did not continue without this worker
 constexpr absl::Duration kDetachMax = absl::Seconds(5);
 
-v1::Hello HelloOf(const std::string& name, const std::vector<std::string>& devices,
-                  const Metrics& metrics, const DaemonSecurity& security) {
-  v1::Hello hello = Introduce(v1::WORKER, name);
-  hello.mutable_devices()->Add(devices.begin(), devices.end());
+// Returns `result`. Marks its error as one that the next start would meet too, and puts the name of
+// the flag in front.
+template <typename T>
+absl::StatusOr<T> Permanent(absl::string_view flag, absl::StatusOr<T> result) {
+  if (result.ok()) return result;
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", result.status().message()));
+}
+
+// Returns INVALID_ARGUMENT if a flag is wrong, UNAVAILABLE if the certificate does not exist yet.
+absl::StatusOr<CoordinatorTarget> CoordinatorFromFlags(const DaemonSecurity& security) {
+  constexpr absl::string_view kFlags = "--coordinator, --tls";
+  auto target = TargetFor(security, absl::GetFlag(FLAGS_coordinator));
+  if (absl::IsUnavailable(target.status())) return Annotate(target.status(), kFlags);
+  return Permanent(kFlags, std::move(target));
+}
+
+// Everything that the command line says about this worker, checked.
+struct Settings {
+  std::string name;
+  std::vector<std::string> devices;
+  int threads_per_device;
+  double peak_flops;
+  DaemonSecurity security;
+  std::string metrics;
+  PathRules paths;
+  CoordinatorTarget coordinator;
+};
+
+absl::StatusOr<Settings> SettingsFromFlags() {
+  std::string name = absl::GetFlag(FLAGS_name);
+  if (name.empty()) name = DefaultMemberName(v1::WORKER);
+  if (!IsValidName(name)) {
+    return absl::InvalidArgumentError(absl::StrCat("--name: '", name, "' is no valid name"));
+  }
+  LogScope::SetProcessMember(name);  // first, because errors of the other flags name the member
+  ASSIGN_OR_RETURN(auto devices,
+                   Permanent("--devices", ParseDeviceList(absl::GetFlag(FLAGS_devices))));
+  int threads = absl::GetFlag(FLAGS_threads_per_device);
+  if (threads < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--threads_per_device: must not be negative (is ", threads, ")"));
+  }
+  // One core stays free for communication. The math library's threads spin while they wait for one
+  // another, so a preempted thread stalls all of them.
+  if (threads == 0) threads = std::max(1, (UsableCpus() - 1) / static_cast<int>(devices.size()));
+  const double peak_flops = absl::GetFlag(FLAGS_peak_flops);
+  if (!(peak_flops >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--peak_flops: must not be negative (is ", peak_flops, ")"));
+  }
+  ASSIGN_OR_RETURN(const DaemonSecurity security, SecurityFromFlags());
+  ASSIGN_OR_RETURN(
+      auto metrics,
+      Permanent("--metrics", ListenAddress(security, absl::GetFlag(FLAGS_metrics), kMetricsPort)));
+  ASSIGN_OR_RETURN(auto paths,
+                   Permanent("--data_roots", PathRules::Parse(absl::GetFlag(FLAGS_data_roots))));
+  ASSIGN_OR_RETURN(auto coordinator, CoordinatorFromFlags(security));
+  return Settings{.name = std::move(name),
+                  .devices = std::move(devices),
+                  .threads_per_device = threads,
+                  .peak_flops = peak_flops,
+                  .security = security,
+                  .metrics = std::move(metrics),
+                  .paths = std::move(paths),
+                  .coordinator = std::move(coordinator)};
+}
+
+v1::Hello HelloOf(const Settings& settings, const Metrics& metrics) {
+  v1::Hello hello = Introduce(v1::WORKER, settings.name);
+  hello.mutable_devices()->Add(settings.devices.begin(), settings.devices.end());
   hello.set_metrics_url(metrics.url());
   hello.set_version(ThisBuild().version);
-  hello.set_insecure(security.insecure);
+  hello.set_insecure(settings.security.insecure);
   hello.set_transport(TransportWord());
   return hello;
+}
+
+void ExportGpus(const std::vector<std::string>& devices, Metrics& metrics) {
+  if (devices.front().starts_with("cpu")) return;
+  if (const auto gpus = OpenGpuMetrics(); gpus.ok()) {
+    metrics.Add(*gpus);
+  } else {
+    LOG(WARNING) << "no GPU metrics: " << gpus.status().message();
+  }
+}
+
+absl::StatusOr<TransportFactory> OpenTransport(const Settings& settings, Metrics& metrics) {
+  const int threads = settings.threads_per_device * static_cast<int>(settings.devices.size());
+  return TransportFromFlags(
+      {.busy_threads = threads}, metrics,
+      settings.security.reaches_beyond_host() ? DataReach::kAnywhere : DataReach::kThisHost);
 }
 
 // Opens the socket for programs, or returns null: with --program_socket=none, and if the default
@@ -114,7 +199,7 @@ v1::Hello HelloOf(const std::string& name, const std::vector<std::string>& devic
 absl::StatusOr<std::unique_ptr<ProgramPort>> OpenProgramPort(const std::string& name) {
   const std::string flag = absl::GetFlag(FLAGS_program_socket);
   if (flag == "none") return nullptr;
-  if (!flag.empty()) return ProgramPort::Listen(flag);
+  if (!flag.empty()) return Permanent("--program_socket", ProgramPort::Listen(flag));
   const absl::StatusOr<std::string> path = DefaultProgramSocket(name);
   absl::StatusOr<std::unique_ptr<ProgramPort>> port =
       path.ok() ? ProgramPort::Listen(*path) : path.status();
@@ -124,117 +209,41 @@ absl::StatusOr<std::unique_ptr<ProgramPort>> OpenProgramPort(const std::string& 
   return nullptr;
 }
 
-int Main() {
-  if (absl::GetFlag(FLAGS_devices).starts_with("cuda")) SetNcclDefaults();  // before any thread
-  const StopSignal stop;  // before the first thread, which inherits the signal mask
-  const LogRing log;
-  std::string name = absl::GetFlag(FLAGS_name);
-  if (name.empty()) name = DefaultMemberName(v1::WORKER);
-  if (!IsValidName(name)) {
-    LOG(ERROR) << "--name: '" << name << "' is no valid name";
-    return kExitConfig;
-  }
-  LogScope::SetProcessMember(name);
-  const auto list = ParseDeviceList(absl::GetFlag(FLAGS_devices));
-  if (!list.ok()) {
-    LOG(ERROR) << "--devices: " << list.status().message();
-    return kExitConfig;
-  }
-  const std::vector<std::string>& devices = *list;
-  int threads = absl::GetFlag(FLAGS_threads_per_device);
-  if (threads < 0) {
-    LOG(ERROR) << "--threads_per_device: must not be negative (is " << threads << ")";
-    return kExitConfig;
-  }
-  if (!(absl::GetFlag(FLAGS_peak_flops) >= 0)) {
-    LOG(ERROR) << "--peak_flops: must not be negative (is " << absl::GetFlag(FLAGS_peak_flops)
-               << ")";
-    return kExitConfig;
-  }
-  // One core stays free for communication. The math library's threads spin while they wait for one
-  // another, so a preempted thread stalls all of them.
-  if (threads == 0) threads = std::max(1, (UsableCpus() - 1) / static_cast<int>(devices.size()));
-  const absl::StatusOr<DaemonSecurity> security = SecurityFromFlags();
-  if (!security.ok()) {
-    LOG(ERROR) << security.status().message();
-    return kExitConfig;
-  }
-  const auto metrics_address = ListenAddress(*security, absl::GetFlag(FLAGS_metrics), kMetricsPort);
-  if (!metrics_address.ok()) {
-    LOG(ERROR) << "--metrics: " << metrics_address.status().message();
-    return kExitConfig;
-  }
-  const auto paths = PathRules::Parse(absl::GetFlag(FLAGS_data_roots));
-  if (!paths.ok()) {
-    LOG(ERROR) << "--data_roots: " << paths.status().message();
-    return kExitConfig;
-  }
-  SetDataRoots(paths->roots());
-  const absl::StatusOr<CoordinatorTarget> coordinator =
-      TargetFor(*security, absl::GetFlag(FLAGS_coordinator));
-  if (!coordinator.ok()) {
-    LOG(ERROR) << "--coordinator, --tls: " << coordinator.status().message();
-    return absl::IsUnavailable(coordinator.status()) ? kExitUnavailable : kExitConfig;
-  }
+// Returns null without --trace.
+absl::StatusOr<std::unique_ptr<TraceFile>> OpenTraceFile(Trace* trace) {
+  const std::string path = absl::GetFlag(FLAGS_trace);
+  if (path.empty()) return nullptr;
+  return Permanent("--trace", TraceFile::Create(path, trace));
+}
+
+// Serves until a signal comes, the coordinator refuses this worker, or a device is lost.
+absl::StatusOr<ExitCode> Serve(const Settings& settings, const StopSignal& stop,
+                               const LogRing& log) {
+  SetDataRoots(settings.paths.roots());
   Metrics metrics(ToLabels(ThisBuild()));
-  ExportSecurity(*security, Role::kWorker, metrics);
-  if (absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
-    LOG(ERROR) << "--metrics: " << served.message();
-    return absl::IsInvalidArgument(served) ? kExitConfig : kExitUnavailable;
-  }
-
-  if (!devices.front().starts_with("cpu")) {
-    if (const auto gpus = OpenGpuMetrics(); gpus.ok()) {
-      metrics.Add(*gpus);
-    } else {
-      LOG(WARNING) << "no GPU metrics: " << gpus.status().message();
-    }
-  }
-
-  const auto health = HealthServerFromFlags("worker");
-  if (!health.ok()) {
-    LOG(ERROR) << health.status().message();
-    return absl::IsInvalidArgument(health.status()) ? kExitConfig : kExitUnavailable;
-  }
-  const absl::StatusOr<TransportFactory> transport = TransportFromFlags(
-      {.busy_threads = threads * static_cast<int>(devices.size())}, metrics,
-      security->reaches_beyond_host() ? DataReach::kAnywhere : DataReach::kThisHost);
-  if (!transport.ok()) {
-    LOG(ERROR) << transport.status().message();
-    return absl::IsInvalidArgument(transport.status()) ? kExitConfig : kExitUnavailable;
-  }
-
-  const absl::StatusOr<std::unique_ptr<ProgramPort>> programs = OpenProgramPort(name);
-  if (!programs.ok()) {
-    LOG(ERROR) << "--program_socket: " << programs.status().message();
-    return kExitConfig;
-  }
-
+  ExportSecurity(settings.security, Role::kWorker, metrics);
+  RETURN_IF_ERROR(Annotate(metrics.Serve(settings.metrics), "--metrics"));
+  ExportGpus(settings.devices, metrics);
+  ASSIGN_OR_RETURN(const auto health, HealthServerFromFlags("worker"));
+  ASSIGN_OR_RETURN(const TransportFactory transport, OpenTransport(settings, metrics));
+  ASSIGN_OR_RETURN(const auto programs, OpenProgramPort(settings.name));
   Trace trace;
-  std::unique_ptr<TraceFile> trace_file;
-  if (const std::string path = absl::GetFlag(FLAGS_trace); !path.empty()) {
-    absl::StatusOr<std::unique_ptr<TraceFile>> created = TraceFile::Create(path, &trace);
-    if (!created.ok()) {
-      LOG(ERROR) << "--trace: " << created.status().message();
-      return kExitConfig;
-    }
-    trace_file = *std::move(created);
-  }
+  ASSIGN_OR_RETURN(const auto trace_file, OpenTraceFile(&trace));
 
   std::atomic<bool> device_lost = false;
   std::atomic<FleetClient*> reporter = nullptr;  // directives may arrive before it is set
   const auto report_soon = [&reporter] {
     if (FleetClient* client = reporter) client->ReportSoon();
   };
-  Worker worker({.member = name,
-                 .devices = devices,
-                 .threads_per_device = threads,
+  Worker worker({.member = settings.name,
+                 .devices = settings.devices,
+                 .threads_per_device = settings.threads_per_device,
                  .place_gpus = absl::GetFlag(FLAGS_place_gpus),
-                 .peak_flops = absl::GetFlag(FLAGS_peak_flops),
-                 .transport = *transport,
-                 .coordinator = *coordinator,
+                 .peak_flops = settings.peak_flops,
+                 .transport = transport,
+                 .coordinator = settings.coordinator,
                  .checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root),
-                 .paths = *paths,
+                 .paths = settings.paths,
                  .index_folder = absl::GetFlag(FLAGS_index_folder),
                  .allow_programs = absl::GetFlag(FLAGS_allow_programs),
                  .tuning = {.overlap = !absl::GetFlag(FLAGS_no_overlap),
@@ -249,29 +258,29 @@ int Main() {
                        StopSignal::Raise();
                      },
                  .trace_file = trace_file.get(),
-                 .programs = programs->get()});
-  // The returned pointer owns nothing, because `trace` lives as long as Main() runs.
+                 .programs = programs.get()});
+  // The returned pointer owns nothing, because `trace` lives as long as Serve() runs.
   TraceTeller traces(
       [&worker](const std::string& job) {
         return std::shared_ptr<Trace>(std::shared_ptr<void>(), worker.TraceOf(job));
       },
       report_soon);
-  FleetClient client({.coordinator = *coordinator,
-                      .hello = HelloOf(name, devices, metrics, *security),
+  FleetClient client({.coordinator = settings.coordinator,
+                      .hello = HelloOf(settings, metrics),
                       .refused = StopSignal::Raise,
                       .drained = StopSignal::Raise,
                       .log = &log,
                       .traces = &traces},
                      &worker);
   reporter = &client;
-  (*health)->ReadyWhile([&client] { return client.attached(); });
-  LOG(INFO) << name << ": " << devices.size() << " devices with " << threads
-            << " threads each, metrics at " << metrics.url();
+  health->ReadyWhile([&client] { return client.attached(); });
+  LOG(INFO) << settings.name << ": " << settings.devices.size() << " devices with "
+            << settings.threads_per_device << " threads each, metrics at " << metrics.url();
 
   const int signal = stop.Await();
-  (*health)->Leave();
+  health->Leave();
   const bool refused = !client.refusal().ok();
-  LOG(INFO) << name << ": "
+  LOG(INFO) << settings.name << ": "
             << (refused       ? "refused"
                 : device_lost ? "has lost a device"
                               : strsignal(signal))
@@ -283,6 +292,18 @@ int Main() {
   reporter = nullptr;
   if (refused) return kExitRefused;
   return device_lost ? kExitDeviceLost : kExitOk;
+}
+
+int Main() {
+  if (absl::GetFlag(FLAGS_devices).starts_with("cuda")) SetNcclDefaults();  // before any thread
+  const StopSignal stop;  // before the first thread, which inherits the signal mask
+  const LogRing log;
+  const absl::StatusOr<Settings> settings = SettingsFromFlags();
+  const absl::StatusOr<ExitCode> end =
+      settings.ok() ? Serve(*settings, stop, log) : settings.status();
+  if (end.ok()) return *end;
+  LOG(ERROR) << end.status().message();
+  return absl::IsInvalidArgument(end.status()) ? kExitConfig : kExitUnavailable;
 }
 
 }  // namespace
