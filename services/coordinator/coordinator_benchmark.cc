@@ -1,6 +1,5 @@
 // Runs the coordinator without its ports under a whole fleet. Prints the figures of
 // docs/benchmarks.md.
-#include <google/protobuf/text_format.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -29,6 +28,7 @@
 #include "lib/transport/core/crc32c.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/testing/fake_member.h"
+#include "services/coordinator/testing/made_up_jobs.h"
 
 namespace muster {
 namespace {
@@ -42,24 +42,11 @@ constexpr int64_t kStepsOnDisk = 3'000'000;
 constexpr int kShortJobs = 10'000;
 constexpr absl::Duration kMeasured = absl::Seconds(20);
 
-v1::JobSpec Spec(const char* text) {
-  v1::JobSpec spec;
-  CHECK(google::protobuf::TextFormat::ParseFromString(text, &spec));
-  return spec;
-}
-
 v1::JobSpec RunningSpec() {
-  return Spec(R"pb(
+  return LinearSpec(R"pb(
     name: "running"
-    model { zoo { name: "linear" } }
-    data {
-      linear { slope: 2 samples: 64 }
-      batch_size: 8
-    }
-    training {
-      steps: 100000000
-      optimizer { sgd { learning_rate: 0.1 } }
-    }
+    data { linear { slope: 2 } }
+    training { steps: 100000000 }
     resources {
       workers { min: 8 max: 8 }
       ps: 2
@@ -70,17 +57,11 @@ v1::JobSpec RunningSpec() {
 
 // 100,000 chunks: 26 million parameters, 256 in each.
 v1::JobSpec LargeSpec() {
-  v1::JobSpec spec = Spec(R"pb(
+  v1::JobSpec spec = LinearSpec(R"pb(
     name: "large"
     model { zoo { name: "mlp" } }
-    data {
-      synthetic { samples: 64 }
-      batch_size: 8
-    }
-    training {
-      steps: 1
-      optimizer { sgd { learning_rate: 0.1 } }
-    }
+    data { synthetic { samples: 64 } }
+    training { steps: 1 }
     resources {
       workers { min: 1 max: 1 }
       ps: 2
@@ -135,8 +116,8 @@ class Bench {
   }
 
   void AddMembers() {
-    for (int i = 0; i < kWorkers; ++i) Add(v1::WORKER, absl::StrCat("w-", i));
-    for (int i = 0; i < kPs; ++i) Add(v1::PS, absl::StrCat("p-", i));
+    for (int i = 0; i < kWorkers; ++i) Add(absl::StrCat("w-", i));
+    for (int i = 0; i < kPs; ++i) Add(absl::StrCat("p-", i));
   }
   void AttachAll() {
     for (auto& [name, member] : members_) {
@@ -274,13 +255,7 @@ class Bench {
   }
 
  private:
-  void Add(v1::Role role, const std::string& name) {
-    v1::Hello& hello = members_[name].hello;
-    hello.set_member(name);
-    hello.set_role(role);
-    hello.set_incarnation(name + "-1");
-    if (role == v1::PS) hello.add_addresses("address of " + name);
-  }
+  void Add(const std::string& name) { members_[name].hello = HelloOf(name); }
 
   // Requests a checkpoint and writes all its shards. The coordinator chooses the step. Returns
   // false if the request or a shard fails, or is not needed.

@@ -1,7 +1,6 @@
 #include "services/coordinator/coordinator.h"
 
 #include <gmock/gmock.h>
-#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -21,6 +20,7 @@
 #include "services/coordinator/checkpoints/shard_restore.h"
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/testing/fake_member.h"
+#include "services/coordinator/testing/made_up_jobs.h"
 
 namespace muster::coordinator_test {
 namespace {
@@ -35,27 +35,18 @@ using ::testing::Not;
 constexpr int kWorkers = 2;
 
 v1::JobSpec LinearJob() {
-  v1::JobSpec spec;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
-      R"pb(
-        name: "line"
-        model { zoo { name: "linear" } }
-        data {
-          linear { slope: 2 intercept: 1 samples: 64 }
-          batch_size: 8
-        }
-        training {
-          steps: 6
-          optimizer { sgd { learning_rate: 0.1 momentum: 0.9 } }
-        }
-        resources {
-          workers { min: 2 max: 2 }
-          ps: 2
-        }
-        checkpoint { every_steps: 4 }
-      )pb",
-      &spec));
-  return spec;
+  return LinearSpec(R"pb(
+    data { linear { slope: 2 intercept: 1 } }
+    training {
+      steps: 6
+      optimizer { sgd { momentum: 0.9 } }
+    }
+    resources {
+      workers { min: 2 max: 2 }
+      ps: 2
+    }
+    checkpoint { every_steps: 4 }
+  )pb");
 }
 
 class CoordinatorTest : public ::testing::Test {
@@ -64,8 +55,8 @@ class CoordinatorTest : public ::testing::Test {
     state_dir_ = ::testing::TempDir() + "/coordinator-XXXXXX";
     EXPECT_NE(mkdtemp(state_dir_.data()), nullptr);
     Restart();
-    for (int i = 0; i < kWorkers; ++i) Add(v1::WORKER, absl::StrCat("w-", i));
-    for (int i = 0; i < 2; ++i) Add(v1::PS, absl::StrCat("p-", i));
+    for (int i = 0; i < kWorkers; ++i) Add(absl::StrCat("w-", i));
+    for (int i = 0; i < 2; ++i) Add(absl::StrCat("p-", i));
   }
 
   // Restarts the coordinator. Unlike kill -9, changes that are already queued are still stored: see
@@ -80,12 +71,9 @@ class CoordinatorTest : public ::testing::Test {
     coordinator_ = *std::move(opened);
   }
 
-  void Add(v1::Role role, const std::string& name) {
+  void Add(const std::string& name) {
     FakeMember& member = members_[name];
-    member.hello.set_member(name);
-    member.hello.set_role(role);
-    member.hello.set_incarnation(name + "-1");
-    if (role == v1::PS) member.hello.add_addresses("address of " + name);
+    member.hello = HelloOf(name);
     Attach(member);
   }
   absl::Status TryAttach(const v1::Hello& hello) {

@@ -19,6 +19,7 @@
 #include "lib/status/status.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/testing/coordinator_process.h"
+#include "services/coordinator/testing/made_up_jobs.h"
 #include "services/coordinator/testing/raw_call.h"
 #include "services/coordinator/testing/served_methods.h"
 
@@ -176,19 +177,10 @@ void Fill(Message& message, Chance& chance, int depth) {
 // Fills in a valid job, so that mutations get past the first check.
 void Sound(Message& message) {
   if (auto* create = dynamic_cast<v1::CreateJobRequest*>(&message)) {
-    v1::JobSpec& spec = *create->mutable_spec();
-    spec.set_name("line");
-    spec.mutable_model()->mutable_zoo()->set_name("linear");
-    spec.mutable_data()->mutable_linear()->set_samples(64);
-    spec.mutable_data()->set_batch_size(8);
-    spec.mutable_training()->set_steps(4);
-    spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
+    *create->mutable_spec() = LinearSpec();
   } else if (auto* report = dynamic_cast<v1::MemberReport*>(&message)) {
-    v1::Hello& hello = *report->mutable_hello();
-    hello.set_member("w-0");
-    hello.set_role(v1::WORKER);
-    hello.set_incarnation("1");
-    hello.add_devices("cpu:0");
+    *report->mutable_hello() = HelloOf("w-0");
+    report->mutable_hello()->add_devices("cpu:0");
   }
 }
 

@@ -3,7 +3,6 @@
 // of its disk calls fail.
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -38,6 +37,7 @@
 #include "services/coordinator/checkpoints/initial_values.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/testing/fake_member.h"
+#include "services/coordinator/testing/made_up_jobs.h"
 #include "services/coordinator/testing/recorded_disk.h"
 
 namespace muster::power_cut_test {
@@ -51,27 +51,19 @@ constexpr int kSteps = 50;
 constexpr char kJob[] = "cut-1";
 
 v1::JobSpec Spec() {
-  v1::JobSpec spec;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
-      R"pb(
-        name: "cut"
-        model { zoo { name: "linear" } }
-        data {
-          linear { slope: 2 intercept: 1 samples: 64 }
-          batch_size: 8
-        }
-        training {
-          steps: 50
-          optimizer { sgd { learning_rate: 0.1 momentum: 0.9 } }
-        }
-        resources {
-          workers { min: 1 max: 1 }
-          ps: 2
-        }
-        checkpoint { every_steps: 10 keep_last: 2 }
-      )pb",
-      &spec));
-  return spec;
+  return LinearSpec(R"pb(
+    name: "cut"
+    data { linear { slope: 2 intercept: 1 } }
+    training {
+      steps: 50
+      optimizer { sgd { momentum: 0.9 } }
+    }
+    resources {
+      workers { min: 1 max: 1 }
+      ps: 2
+    }
+    checkpoint { every_steps: 10 keep_last: 2 }
+  )pb");
 }
 
 int64_t FromEnvironment(const char* name, int64_t otherwise) {
@@ -102,11 +94,7 @@ class RecordedJob {
  public:
   explicit RecordedJob(const std::string& root) : disk_(root), state_dir_(root + "/state") {
     for (const char* name : {"w-0", "p-0", "p-1"}) {
-      v1::Hello& hello = members_[name].fake.hello;
-      hello.set_member(name);
-      hello.set_role(name[0] == 'w' ? v1::WORKER : v1::PS);
-      hello.set_incarnation(absl::StrCat(name, "-1"));
-      if (hello.role() == v1::PS) hello.add_addresses(absl::StrCat("address of ", name));
+      members_[name].fake.hello = HelloOf(name);
     }
   }
   ~RecordedJob() { Stop(); }

@@ -28,6 +28,7 @@
 #include "services/coordinator/api/job_service.h"
 #include "services/coordinator/api/member_service.h"
 #include "services/coordinator/coordinator.h"
+#include "services/coordinator/testing/made_up_jobs.h"
 
 namespace muster::services_test {
 namespace {
@@ -36,17 +37,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
-
-v1::JobSpec LinearJob() {
-  v1::JobSpec spec;
-  spec.set_name("line");
-  spec.mutable_model()->mutable_zoo()->set_name("linear");
-  spec.mutable_data()->mutable_linear()->set_samples(64);
-  spec.mutable_data()->set_batch_size(8);
-  spec.mutable_training()->set_steps(4);
-  spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
-  return spec;
-}
 
 // Allows two calls for each kind and connection, three in all.
 Admission::LimitsByKind Limits() {
@@ -156,7 +146,7 @@ class CountingMember : public FleetMember {
 };
 
 TEST_F(ServicesTest, FaultsOfASpecHaveTheirFieldPaths) {
-  v1::JobSpec spec = LinearJob();
+  v1::JobSpec spec = LinearSpec();
   spec.mutable_data()->set_batch_size(0);
   spec.mutable_resources()->set_ps(-1);
 
@@ -182,7 +172,7 @@ TEST_F(ServicesTest, UnknownJobsAreNotFoundWithAReason) {
 }
 
 TEST_F(ServicesTest, AWatchEndsAfterTheTerminalState) {
-  ASSERT_TRUE(Create(LinearJob()).ok());
+  ASSERT_TRUE(Create(LinearSpec()).ok());
   grpc::ClientContext context;
   v1::WatchJobRequest request;
   request.set_name("line-1");
@@ -226,7 +216,7 @@ TEST_F(ServicesTest, AnUploadedModelCanBeTrained) {
             "INVALID_REQUEST");
   EXPECT_EQ(ReasonOf(upload({}, &again)), "INVALID_REQUEST");
 
-  v1::JobSpec spec = LinearJob();
+  v1::JobSpec spec = LinearSpec();
   spec.mutable_model()->mutable_external()->set_path(stored.path());
   spec.mutable_data()->mutable_external();
   const absl::StatusOr<v1::Job> job = Create(spec);
@@ -241,7 +231,7 @@ TEST_F(ServicesTest, AnUploadedModelCanBeTrained) {
 }
 
 TEST_F(ServicesTest, CountsCallsByMethodAndStatus) {
-  ASSERT_TRUE(Create(LinearJob()).ok());
+  ASSERT_TRUE(Create(LinearSpec()).ok());
   v1::GetJobRequest unknown;
   unknown.set_name("jobs/nobody-1");
   v1::Job job;
@@ -273,7 +263,7 @@ TEST_F(ServicesTest, CountsCallsByMethodAndStatus) {
 }
 
 TEST_F(ServicesTest, AWatchEndsWhenItsClientCancels) {
-  ASSERT_TRUE(Create(LinearJob()).ok());
+  ASSERT_TRUE(Create(LinearSpec()).ok());
   grpc::ClientContext context;
   v1::WatchJobRequest request;
   request.set_name("line-1");
@@ -309,7 +299,7 @@ TEST_F(ServicesTest, AMemberAttachesForgetsUnknownJobsAndLeaves) {
 }
 
 TEST_F(ServicesTest, AWatchOfAllJobsReportsCreationChangeAndDeletion) {
-  ASSERT_TRUE(Create(LinearJob()).ok());
+  ASSERT_TRUE(Create(LinearSpec()).ok());
   grpc::ClientContext context;
   auto watch = jobs_->WatchJobs(&context, {});
   v1::WatchJobsResponse response;
@@ -319,7 +309,7 @@ TEST_F(ServicesTest, AWatchOfAllJobsReportsCreationChangeAndDeletion) {
   EXPECT_EQ(response.jobs(0).waiting().reason(), "STARTING")
       << "the dispatcher has not handled it yet";
 
-  ASSERT_TRUE(Create(LinearJob()).ok());
+  ASSERT_TRUE(Create(LinearSpec()).ok());
   ASSERT_TRUE(watch->Read(&response));
   ASSERT_EQ(response.jobs_size(), 1);
   EXPECT_EQ(response.jobs(0).name(), "jobs/line-2");
@@ -391,7 +381,7 @@ TEST_F(ServicesTest, AStreamWithoutHelloIsRefused) {
 }
 
 TEST_F(ServicesTest, ShardsOfJobsThatDoNotRunAreRefused) {
-  ASSERT_TRUE(Create(LinearJob()).ok());
+  ASSERT_TRUE(Create(LinearSpec()).ok());
   grpc::ClientContext context;
   v1::WriteShardResponse response;
   auto stream = members_->WriteShard(&context, &response);
@@ -429,7 +419,7 @@ TEST_F(ServicesTest, FaultsOfOtherRequestsAreNotReportedAsSpecFaults) {
   get.set_name("a@b@c");
   v1::Checkpoint checkpoint;
   v1::CreateJobRequest create;
-  *create.mutable_spec() = LinearJob();
+  *create.mutable_spec() = LinearSpec();
   create.set_request_id(std::string(65, 'r'));
   v1::Job job;
 
@@ -443,7 +433,7 @@ TEST_F(ServicesTest, FaultsOfOtherRequestsAreNotReportedAsSpecFaults) {
 }
 
 TEST_F(ServicesTest, CheckpointsThatDoNotExistAreNotFound) {
-  ASSERT_TRUE(Create(LinearJob()).ok());
+  ASSERT_TRUE(Create(LinearSpec()).ok());
   grpc::ClientContext context;
   v1::ReadCheckpointRequest request;
   request.set_name("line-1");
@@ -461,7 +451,7 @@ TEST_F(ServicesTest, CheckpointsThatDoNotExistAreNotFound) {
 }
 
 TEST_F(ServicesTest, RefusesTooManyWatchesUntilOneEnds) {
-  ASSERT_TRUE(Create(LinearJob()).ok());
+  ASSERT_TRUE(Create(LinearSpec()).ok());
   v1::WatchJobRequest request;
   request.set_name("line-1");
   v1::WatchJobResponse response;
@@ -474,7 +464,7 @@ TEST_F(ServicesTest, RefusesTooManyWatchesUntilOneEnds) {
   auto third = jobs_->WatchJob(&contexts[2], request);
   EXPECT_FALSE(third->Read(&response));
   EXPECT_EQ(ReasonOf(FromGrpc(third->Finish())), "TOO_MANY_CALLS");
-  EXPECT_TRUE(Create(LinearJob()).ok()) << "other calls are served";
+  EXPECT_TRUE(Create(LinearSpec()).ok()) << "other calls are served";
 
   contexts[0].TryCancel();
   contexts[1].TryCancel();
@@ -520,7 +510,7 @@ TEST_F(ServicesTest, SurvivesGarbageAtThePort) {
     send(garbage, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     close(garbage);
   }
-  EXPECT_TRUE(Create(LinearJob()).ok());
+  EXPECT_TRUE(Create(LinearSpec()).ok());
 }
 
 }  // namespace

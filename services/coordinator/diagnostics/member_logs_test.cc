@@ -8,6 +8,7 @@
 
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
+#include "services/coordinator/testing/made_up_jobs.h"
 
 namespace muster::member_logs_test {
 namespace {
@@ -17,12 +18,8 @@ const absl::Time kStart = absl::FromUnixSeconds(1000);
 class MemberLogsTest : public ::testing::Test {
  protected:
   MemberLogsTest() {
-    v1::Hello hello;
-    hello.set_member("worker-0");
-    hello.set_role(v1::WORKER);
-    hello.set_incarnation("i-1");
-    auto arrival =
-        fleet_.Attach(hello, std::make_shared<StreamWaker>(std::function<void()>([] {})), kStart);
+    auto arrival = fleet_.Attach(
+        HelloOf("worker-0"), std::make_shared<StreamWaker>(std::function<void()>([] {})), kStart);
     EXPECT_TRUE(arrival.ok()) << arrival.status();
     stream_ = arrival->attachment;
     stream_->TakeDirectives();  // discards the welcome
@@ -70,7 +67,7 @@ TEST_F(MemberLogsTest, AsksTheMemberAndReturnsItsAnswer) {
   EXPECT_EQ((*answer_)->text(), "one\n");
   EXPECT_EQ((*answer_)->offset(), 40);
   EXPECT_EQ((*answer_)->next_offset(), 44);
-  EXPECT_EQ((*answer_)->incarnation(), "i-1");
+  EXPECT_EQ((*answer_)->incarnation(), "worker-0-1");
 }
 
 TEST_F(MemberLogsTest, AMemberCannotAnswerForAnother) {

@@ -3,20 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "lib/status/status.h"
+#include "services/coordinator/testing/made_up_jobs.h"
 
 namespace muster::fleet_test {
 namespace {
 
 constexpr absl::Duration kLease = absl::Seconds(5);
 const absl::Time kStart = absl::FromUnixSeconds(1000);
-
-v1::Hello Worker(const std::string& incarnation) {
-  v1::Hello hello;
-  hello.set_member("w-0");
-  hello.set_role(v1::WORKER);
-  hello.set_incarnation(incarnation);
-  return hello;
-}
 
 Fleet::Options Terms(uint64_t term) { return {.cluster = "c-1", .term = term, .lease = kLease}; }
 
@@ -35,7 +28,7 @@ TEST(FleetTest, TheFirstDirectiveIsTheWelcomeWithTermAndLease) {
   Fleet fleet(Terms(7));
   int wakes = 0;
 
-  const auto arrival = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
+  const auto arrival = fleet.Attach(HelloOf("w-0", "1"), Waker(&wakes), kStart);
   fleet.Send("w-0", {Release(), nullptr});
 
   ASSERT_TRUE(arrival.ok()) << arrival.status();
@@ -54,9 +47,9 @@ TEST(FleetTest, TheFirstDirectiveIsTheWelcomeWithTermAndLease) {
 TEST(FleetTest, DirectivesGoToTheNewestStreamAndTheOlderOneIsClosed) {
   Fleet fleet(Terms(1));
   int old_wakes = 0, new_wakes = 0;
-  const auto older = fleet.Attach(Worker("1"), Waker(&old_wakes), kStart);
+  const auto older = fleet.Attach(HelloOf("w-0", "1"), Waker(&old_wakes), kStart);
 
-  const auto newer = fleet.Attach(Worker("1"), Waker(&new_wakes), kStart);
+  const auto newer = fleet.Attach(HelloOf("w-0", "1"), Waker(&new_wakes), kStart);
   fleet.Send("w-0", {Release(), nullptr});
 
   ASSERT_TRUE(newer.ok()) << newer.status();
@@ -68,21 +61,21 @@ TEST(FleetTest, DirectivesGoToTheNewestStreamAndTheOlderOneIsClosed) {
   EXPECT_EQ(new_wakes, 1);
   EXPECT_EQ(old_wakes, 0) << "the caller wakes it after it has released its locks";
   EXPECT_EQ(fleet.Detach(*older->attachment, Fleet::Departure::kOrderly), Fleet::Loss::kNothing);
-  EXPECT_TRUE(fleet.IsAttached(Worker("1")))
+  EXPECT_TRUE(fleet.IsAttached(HelloOf("w-0", "1")))
       << "the end of the older stream does not end the newer one";
 }
 
 TEST(FleetTest, ABrokenStreamKeepsTheLeaseButAGoodbyeEndsIt) {
   Fleet fleet(Terms(1));
   int wakes = 0;
-  const auto first = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
+  const auto first = fleet.Attach(HelloOf("w-0", "1"), Waker(&wakes), kStart);
   EXPECT_EQ(fleet.Detach(*first->attachment, Fleet::Departure::kBroken), Fleet::Loss::kStream);
-  EXPECT_FALSE(fleet.IsAttached(Worker("1")));
+  EXPECT_FALSE(fleet.IsAttached(HelloOf("w-0", "1")));
   EXPECT_EQ(fleet.members().size(), 1);
 
-  const auto second = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
-  EXPECT_TRUE(fleet.IsAttached(Worker("1")));
-  EXPECT_FALSE(fleet.IsAttached(Worker("2"))) << "that would be another process";
+  const auto second = fleet.Attach(HelloOf("w-0", "1"), Waker(&wakes), kStart);
+  EXPECT_TRUE(fleet.IsAttached(HelloOf("w-0", "1")));
+  EXPECT_FALSE(fleet.IsAttached(HelloOf("w-0", "2"))) << "that would be another process";
 
   EXPECT_EQ(fleet.Detach(*second->attachment, Fleet::Departure::kOrderly), Fleet::Loss::kMember);
   EXPECT_TRUE(fleet.members().empty());
@@ -91,7 +84,7 @@ TEST(FleetTest, ABrokenStreamKeepsTheLeaseButAGoodbyeEndsIt) {
 TEST(FleetTest, AMemberIsRemovedWhenItsLeaseExpires) {
   Fleet fleet(Terms(1));
   int wakes = 0;
-  const auto arrival = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
+  const auto arrival = fleet.Attach(HelloOf("w-0", "1"), Waker(&wakes), kStart);
   ASSERT_TRUE(fleet.Renew(*arrival->attachment, {"line-1"}, kStart + absl::Seconds(3)).ok());
 
   EXPECT_TRUE(fleet.TakeExpired(kStart + absl::Seconds(8)).empty());
@@ -107,7 +100,7 @@ TEST(FleetTest, AMemberIsRemovedWhenItsLeaseExpires) {
 TEST(FleetTest, RefusesAMemberOfAnotherClusterOrALaterTermWithAdvice) {
   Fleet fleet(Terms(5));
   int wakes = 0;
-  v1::Hello hello = Worker("1");
+  v1::Hello hello = HelloOf("w-0", "1");
   hello.set_cluster("c-2");
   const absl::Status changed = fleet.Attach(hello, Waker(&wakes), kStart).status();
   EXPECT_EQ(ReasonOf(changed), "CLUSTER_CHANGED");
@@ -126,13 +119,13 @@ TEST(FleetTest, RefusesAMemberOfAnotherClusterOrALaterTermWithAdvice) {
 TEST(FleetTest, AReturningMemberKeepsItsOrdinal) {
   Fleet fleet(Terms(2));
   int wakes = 0;
-  const auto first = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
-  v1::Hello again = Worker("1");
+  const auto first = fleet.Attach(HelloOf("w-0", "1"), Waker(&wakes), kStart);
+  v1::Hello again = HelloOf("w-0", "1");
   again.set_ordinal(first->ordinal);
 
   Fleet restarted(Terms(3));
   const auto second = restarted.Attach(again, Waker(&wakes), kStart);
-  const auto another = restarted.Attach(Worker("1"), Waker(&wakes), kStart);
+  const auto another = restarted.Attach(HelloOf("w-0", "1"), Waker(&wakes), kStart);
 
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(second->ordinal, first->ordinal);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/status/status.h"
+#include "services/coordinator/testing/made_up_jobs.h"
 
 namespace muster::lease_table_test {
 namespace {
@@ -19,17 +20,9 @@ using ::testing::IsEmpty;
 constexpr absl::Duration kLease = absl::Seconds(5);
 const absl::Time kStart = absl::FromUnixSeconds(1000);
 
-v1::Hello Worker(const std::string& name, const std::string& incarnation) {
-  v1::Hello hello;
-  hello.set_member(name);
-  hello.set_role(v1::WORKER);
-  hello.set_incarnation(incarnation);
-  return hello;
-}
-
 TEST(LeaseTableTest, AMemberIsLostAfterASilenceLongerThanItsLease) {
   LeaseTable table(kLease);
-  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  ASSERT_TRUE(table.Attach(HelloOf("w", "a"), kStart).ok());
   table.Renew("w", {}, kStart + absl::Seconds(3));
 
   EXPECT_THAT(table.TakeExpired(kStart + absl::Seconds(8)), IsEmpty());
@@ -41,7 +34,7 @@ TEST(LeaseTableTest, AMemberIsLostAfterASilenceLongerThanItsLease) {
 // The situation after SIGSTOP: reports wait in the sockets, and the check may run first.
 TEST(LeaseTableTest, AddsTheDelayOfALateCheckToEveryLease) {
   LeaseTable table(kLease);
-  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  ASSERT_TRUE(table.Attach(HelloOf("w", "a"), kStart).ok());
   ASSERT_THAT(table.TakeExpired(kStart + absl::Seconds(2)), IsEmpty());
 
   absl::Time now = kStart + absl::Seconds(32);
@@ -57,7 +50,7 @@ TEST(LeaseTableTest, AddsTheDelayOfALateCheckToEveryLease) {
 
 TEST(LeaseTableTest, AddsNoMoreThanTheDelay) {
   LeaseTable table(kLease);
-  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  ASSERT_TRUE(table.Attach(HelloOf("w", "a"), kStart).ok());
   ASSERT_THAT(table.TakeExpired(kStart), IsEmpty());
   absl::Time now = kStart + absl::Seconds(30);
   table.Renew("w", {}, now);  // before the check
@@ -73,11 +66,11 @@ TEST(LeaseTableTest, AddsNoMoreThanTheDelay) {
 
 TEST(LeaseTableTest, TheSameIncarnationReturnsAfterABreak) {
   LeaseTable table(kLease);
-  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  ASSERT_TRUE(table.Attach(HelloOf("w", "a"), kStart).ok());
   table.Disconnect("w");
   EXPECT_FALSE(table.Find("w")->attached);
 
-  EXPECT_EQ(*table.Attach(Worker("w", "a"), kStart), LeaseTable::Arrival::kReturned);
+  EXPECT_EQ(*table.Attach(HelloOf("w", "a"), kStart), LeaseTable::Arrival::kReturned);
   EXPECT_TRUE(table.Find("w")->attached);
 }
 
@@ -88,36 +81,36 @@ v1::Hello WithOrdinal(v1::Hello hello, uint64_t ordinal) {
 
 TEST(LeaseTableTest, ALeavingMemberStaysMarkedButANewProcessIsNot) {
   LeaseTable table(kLease);
-  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  ASSERT_TRUE(table.Attach(HelloOf("w", "a"), kStart).ok());
   table.SetLeaving("w");
   table.Disconnect("w");
 
-  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  ASSERT_TRUE(table.Attach(HelloOf("w", "a"), kStart).ok());
   EXPECT_TRUE(table.Find("w")->leaving);
   table.Disconnect("w");
-  ASSERT_TRUE(table.Attach(Worker("w", "b"), kStart).ok());
+  ASSERT_TRUE(table.Attach(HelloOf("w", "b"), kStart).ok());
   EXPECT_FALSE(table.Find("w")->leaving);
 }
 
 TEST(LeaseTableTest, AProcessWithAnOpenStreamKeepsTheName) {
   LeaseTable table(kLease);
-  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  ASSERT_TRUE(table.Attach(HelloOf("w", "a"), kStart).ok());
 
-  const auto refused = table.Attach(Worker("w", "b"), kStart);
+  const auto refused = table.Attach(HelloOf("w", "b"), kStart);
 
   EXPECT_TRUE(absl::IsUnavailable(refused.status())) << "to be tried again";
   EXPECT_EQ(ReasonOf(refused.status()), "NAME_IN_USE");
   EXPECT_EQ(table.Find("w")->hello.incarnation(), "a");
   table.Disconnect("w");
-  EXPECT_EQ(*table.Attach(Worker("w", "b"), kStart), LeaseTable::Arrival::kReplaced);
+  EXPECT_EQ(*table.Attach(HelloOf("w", "b"), kStart), LeaseTable::Arrival::kReplaced);
 }
 
 TEST(LeaseTableTest, AReplacedProcessIsRefusedPermanently) {
   LeaseTable table(kLease);
-  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
-  const v1::Hello zombie = WithOrdinal(Worker("w", "a"), table.Find("w")->ordinal);
+  ASSERT_TRUE(table.Attach(HelloOf("w", "a"), kStart).ok());
+  const v1::Hello zombie = WithOrdinal(HelloOf("w", "a"), table.Find("w")->ordinal);
   table.Disconnect("w");
-  ASSERT_TRUE(table.Attach(Worker("w", "b"), kStart).ok());
+  ASSERT_TRUE(table.Attach(HelloOf("w", "b"), kStart).ok());
   EXPECT_EQ(ReasonOf(table.Attach(zombie, kStart).status()), "REPLACED");
   table.Remove("w");
 
@@ -128,8 +121,8 @@ TEST(LeaseTableTest, AReplacedProcessIsRefusedPermanently) {
 }
 
 TEST(LeaseTableTest, ProcessesStayOrderedAfterARestart) {
-  const v1::Hello older = WithOrdinal(Worker("w", "a"), 3),
-                  newer = WithOrdinal(Worker("w", "b"), 4);
+  const v1::Hello older = WithOrdinal(HelloOf("w", "a"), 3),
+                  newer = WithOrdinal(HelloOf("w", "b"), 4);
   LeaseTable remembers(kLease, {{"w", 4}}, /*next_ordinal=*/1000);
   EXPECT_EQ(ReasonOf(remembers.Attach(older, kStart).status()), "REPLACED");
   ASSERT_TRUE(remembers.Attach(newer, kStart).ok());
@@ -145,7 +138,7 @@ TEST(LeaseTableTest, ProcessesStayOrderedAfterARestart) {
 TEST(LeaseTableTest, RefusesAnOrdinalThatWasNeverGiven) {
   LeaseTable table(kLease);
 
-  EXPECT_EQ(ReasonOf(table.Attach(WithOrdinal(Worker("w", "a"), ~uint64_t{0}), kStart).status()),
+  EXPECT_EQ(ReasonOf(table.Attach(WithOrdinal(HelloOf("w", "a"), ~uint64_t{0}), kStart).status()),
             "HELLO_INVALID");
 }
 
@@ -154,7 +147,7 @@ TEST(LeaseTableTest, AMemberOfAnyVersionAttaches) {
   LeaseTable table(kLease);
   int members = 0;
   for (const char* version : {"0.3.0", "0.3.0+14.g71f0bcc9d2a1.dirty", "0.2.0", "1.0.0-rc.1"}) {
-    v1::Hello hello = Worker(absl::StrCat("w", members++), "a");
+    v1::Hello hello = HelloOf(absl::StrCat("w", members++), "a");
     hello.set_version(version);
     EXPECT_TRUE(table.Attach(hello, kStart).ok()) << version;
     EXPECT_EQ(table.Find(hello.member())->hello.version(), version);
@@ -163,18 +156,19 @@ TEST(LeaseTableTest, AMemberOfAnyVersionAttaches) {
 
 TEST(LeaseTableTest, RefusesInvalidHellos) {
   LeaseTable table(kLease);
-  v1::Hello ps = Worker("p", "a");
-  ps.set_role(v1::PS);  // a ps without shard threads
+  v1::Hello ps = HelloOf("p", "a"), nameless_process = HelloOf("w", "a");
+  ps.clear_addresses();  // a ps without shard threads
+  nameless_process.clear_incarnation();
 
   EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(ps, kStart).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(Worker("", "a"), kStart).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(Worker("a\nb", "a"), kStart).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(Worker("w", ""), kStart).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(HelloOf("", "a"), kStart).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(HelloOf("a\nb", "a"), kStart).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(nameless_process, kStart).status()));
 }
 
 TEST(LeaseTableTest, RefusesHellosWithLongOrUnprintableText) {
   const std::string endless(1 << 20, 'x');
-  std::vector<v1::Hello> hellos(8, Worker("w", "a"));
+  std::vector<v1::Hello> hellos(8, HelloOf("w", "a"));
   hellos[0].set_host(endless);
   hellos[1].set_metrics_url(endless);
   hellos[2].set_version(endless);
@@ -198,7 +192,7 @@ TEST(LeaseTableTest, RefusesHellosWithLongOrUnprintableText) {
 class PartitionTest : public ::testing::Test {
  protected:
   PartitionTest() {
-    for (const char* name : {"a", "b"}) EXPECT_TRUE(table_.Attach(Worker(name, "x"), now_).ok());
+    for (const char* name : {"a", "b"}) EXPECT_TRUE(table_.Attach(HelloOf(name, "x"), now_).ok());
   }
   // Advances the time without reports. Returns the members that are lost.
   std::vector<std::string> Pass(absl::Duration time) {
@@ -226,10 +220,10 @@ TEST_F(PartitionTest, APartitionedCoordinatorLosesNoMember) {
   table_.Disconnect("a");
   table_.Disconnect("b");
   EXPECT_THAT(Pass(absl::Seconds(1)), IsEmpty());
-  ASSERT_TRUE(table_.Attach(Worker("b", "x"), now_).ok());
+  ASSERT_TRUE(table_.Attach(HelloOf("b", "x"), now_).ok());
   EXPECT_THAT(Pass(absl::Seconds(4)), IsEmpty());
   EXPECT_FALSE(table_.partitioned());
-  ASSERT_TRUE(table_.Attach(Worker("a", "x"), now_).ok());
+  ASSERT_TRUE(table_.Attach(HelloOf("a", "x"), now_).ok());
   table_.Renew("b", {}, now_);
   EXPECT_THAT(Pass(absl::Seconds(2)), IsEmpty());
 }

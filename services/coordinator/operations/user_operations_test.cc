@@ -23,6 +23,7 @@
 #include "lib/status/status.h"
 #include "proto/third_party/onnx/onnx.pb.h"
 #include "services/coordinator/dispatch/job_plan.h"
+#include "services/coordinator/testing/made_up_jobs.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
 namespace muster::user_operations_test {
@@ -35,15 +36,7 @@ class UserOperationsTest : public RegistryFixture {
  protected:
   static v1::CreateJobRequest Request() {
     v1::CreateJobRequest request;
-    v1::JobSpec& spec = *request.mutable_spec();
-    spec.set_name("line");
-    spec.mutable_model()->mutable_zoo()->set_name("linear");
-    spec.mutable_data()->mutable_linear()->set_samples(64);
-    spec.mutable_data()->set_batch_size(8);
-    spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
-    spec.mutable_training()->set_steps(10);
-    spec.mutable_resources()->mutable_workers()->set_min(1);
-    spec.mutable_resources()->set_ps(1);
+    *request.mutable_spec() = LinearSpec("resources { workers { min: 1 } ps: 1 }");
     return request;
   }
 

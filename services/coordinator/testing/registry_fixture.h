@@ -21,6 +21,7 @@
 #include "services/coordinator/registry/job_registry.h"
 #include "services/coordinator/store/sqlite_store.h"
 #include "services/coordinator/store/store.h"
+#include "services/coordinator/testing/made_up_jobs.h"
 
 namespace muster {
 
@@ -64,20 +65,16 @@ class RegistryFixture : public ::testing::Test {
                   const v1::JobSpec& policy = v1::JobSpec()) {
     v1::Job record;
     *record.mutable_create_time() = ToProto(now_);
-    v1::JobSpec& spec = *record.mutable_spec();
-    spec.set_name("line");
-    spec.mutable_model()->mutable_zoo()->set_name("linear");
-    spec.mutable_data()->set_batch_size(8);
-    spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
-    spec.mutable_training()->set_steps(10);
-    spec.mutable_resources()->mutable_workers()->set_min(1);
-    spec.mutable_resources()->mutable_workers()->set_max(1);
-    spec.mutable_resources()->set_ps(1);
-    spec.mutable_checkpoint()->set_every_steps(2);
-    spec.mutable_checkpoint()->set_keep_last(1);
-    spec.set_chunk_bytes(1024);
-    spec.mutable_restart()->set_max_restarts(3);
-    spec.MergeFrom(policy);
+    *record.mutable_spec() = LinearSpec(R"pb(
+      resources {
+        workers { min: 1 max: 1 }
+        ps: 1
+      }
+      checkpoint { every_steps: 2 keep_last: 1 }
+      chunk_bytes: 1024
+      restart { max_restarts: 3 }
+    )pb");
+    record.mutable_spec()->MergeFrom(policy);
     record.set_state(v1::QUEUED);
     auto stored = store_->AddJob({.record = std::move(record), .origin = {}});
     EXPECT_TRUE(stored.ok()) << stored.status();
@@ -90,14 +87,7 @@ class RegistryFixture : public ::testing::Test {
     return transaction.View(*transaction.FindNumber(number));
   }
 
-  v1::Hello Hello(const std::string& name) const {
-    v1::Hello hello;
-    hello.set_member(name);
-    hello.set_incarnation(name + "-1");
-    hello.set_role(name.starts_with("w") ? v1::WORKER : v1::PS);
-    if (hello.role() == v1::PS) hello.add_addresses("address");
-    return hello;
-  }
+  v1::Hello Hello(const std::string& name) const { return HelloOf(name); }
   std::shared_ptr<Attachment> Attach(const std::string& name) {
     auto arrival =
         fleet_->Attach(Hello(name), std::make_shared<StreamWaker>(std::function<void()>()), now_);
