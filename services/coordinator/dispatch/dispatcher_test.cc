@@ -788,26 +788,23 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItWaitsForACommitButNotForAnUpl
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
 }
 
+// The commit goes on, and the job has its checkpoint when it is resumed.
 TEST_F(RecoveringDispatcherTest, AJobWhoseCommitDoesNotEndCanBeSuspended) {
-  JobRegistry::Entry* entry = nullptr;
-  const auto change = [&](const std::function<void(Job&)>& change) {
+  {
     JobRegistry::Transaction transaction(registry_.get());
-    entry = transaction.FindNumber(job_);
-    change(entry->job);
-    transaction.Commit(*entry);
-  };
-  change([&](Job& job) {
-    entry->rounds.BeginCommit();
-    job.Report("p-0", nullptr, now_);
-    EXPECT_TRUE(job.Suspend(now_).ok());
-  });
-  Dispatch();
-  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "a newer checkpoint may soon be committed";
-  now_ += absl::Minutes(1);
-  Dispatch();
-  change([&](Job& job) { job.Tick(/*writing=*/false, now_); });
+    JobRegistry::Entry& entry = *transaction.FindNumber(job_);
+    entry.rounds.BeginCommit();
+    entry.job.Report("p-0", nullptr, now_);
+    EXPECT_TRUE(entry.job.Suspend(now_).ok());
+    EXPECT_EQ(entry.job.state(), v1::SUSPENDED);
+    v1::Checkpoint checkpoint;
+    checkpoint.set_name(entry.job.record().name() + "/checkpoints/2");
+    checkpoint.set_step(2);
+    entry.job.CheckpointCommitted(checkpoint, now_);
+    transaction.Commit(entry);
+  }
   registry_->Settle();
-  EXPECT_EQ(View(job_).state(), v1::SUSPENDED) << View(job_).message();
+  EXPECT_EQ(View(job_).checkpoint(), View(job_).name() + "/checkpoints/2");
 }
 
 TEST_F(RecoveringDispatcherTest, ReportsWhatItWaitsFor) {

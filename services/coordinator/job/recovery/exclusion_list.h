@@ -1,4 +1,4 @@
-// Members that a job goes on without.
+// The members that a job continues without.
 #pragma once
 
 #include <string>
