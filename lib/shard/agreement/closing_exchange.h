@@ -9,8 +9,8 @@
 
 #include "absl/types/span.h"
 #include "lib/plan/numbers.h"
+#include "lib/shard/agreement/step_closing.h"
 #include "lib/shard/chunks/shard_assembly.h"
-#include "lib/shard/core/step_closing.h"
 #include "lib/shard/gate/backup_gate.h"
 #include "lib/transport/core/wire.h"
 #include "proto/muster/v1/plan.pb.h"

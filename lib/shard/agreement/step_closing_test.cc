@@ -1,4 +1,4 @@
-#include "lib/shard/core/step_closing.h"
+#include "lib/shard/agreement/step_closing.h"
 
 #include <cstring>
 #include <vector>

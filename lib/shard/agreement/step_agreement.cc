@@ -1,4 +1,4 @@
-#include "lib/shard/core/step_agreement.h"
+#include "lib/shard/agreement/step_agreement.h"
 
 #include <algorithm>
 #include <cmath>

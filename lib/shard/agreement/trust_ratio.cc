@@ -1,4 +1,4 @@
-#include "lib/shard/core/trust_ratio.h"
+#include "lib/shard/agreement/trust_ratio.h"
 
 #include <algorithm>
 #include <cmath>

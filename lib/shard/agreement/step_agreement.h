@@ -10,9 +10,9 @@
 
 #include "absl/types/span.h"
 #include "lib/plan/numbers.h"
+#include "lib/shard/agreement/trust_ratio.h"
 #include "lib/shard/chunks/gradient_squares.h"
 #include "lib/shard/chunks/shard_assembly.h"
-#include "lib/shard/core/trust_ratio.h"
 #include "lib/transport/core/wire.h"
 #include "proto/muster/v1/plan.pb.h"
 

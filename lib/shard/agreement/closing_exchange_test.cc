@@ -1,4 +1,4 @@
-#include "lib/shard/core/closing_exchange.h"
+#include "lib/shard/agreement/closing_exchange.h"
 
 #include <cstring>
 #include <deque>
