@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -19,9 +18,8 @@
 #include "lib/plan/sum_tree.h"
 #include "lib/shard/chunks/optimizer_settings.h"
 #include "lib/shard/gate/backup_gate.h"
-#include "lib/shard/gate/bsp_gate.h"
+#include "lib/shard/gate/make_gate.h"
 #include "lib/shard/gate/round_schedule.h"
-#include "lib/shard/gate/staleness_gate.h"
 #include "lib/shard/replication/shard_replica.h"
 #include "lib/status/status.h"
 
@@ -50,16 +48,6 @@ FloatType TypeOf(WireDType dtype) {
       return FloatType::kF32;
   }
   return FloatType::kF32;
-}
-
-bool PushesAreUpdates(const v1::JobPlan& plan) {
-  return plan.spec().sync().mode() == v1::SSP || plan.spec().sync().mode() == v1::ASP;
-}
-
-NumberedVector<Rank, int64_t> SamplesOf(const v1::JobPlan& plan) {
-  NumberedVector<Rank, int64_t> samples;
-  for (const v1::PlanWorker& worker : plan.workers()) samples.emplace_back(worker.samples());
-  return samples;
 }
 
 // Returns how the gradients of all ranks become the root of the job's sum tree. Empty: the job has
@@ -179,7 +167,11 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardInd
                                           Transport::SendDone done) {
     output_->SendToShard(to, header, payload, std::move(done));
   };
-  MakeGate(send);
+  gate_ = MakeGate(*plan_, chunk_count(), trained_chunks_);
+  if (auto* const backup_gate = dynamic_cast<BackupGate*>(gate_.get())) {
+    closing_ = std::make_unique<ClosingExchange>(*plan_, shard_, backup_gate, send,
+                                                 [this] { UpdateAllReady(); });
+  }
   if (StepsAreJudged(plan_->spec().training()) && !is_replica_) {
     JudgedShard* const judged = this;  // a private base class
     agreement_ = std::make_unique<StepAgreement>(*plan_, shard_, send, judged);
@@ -203,35 +195,6 @@ void ParameterShard::MakeReplicaFeed() {
         output_->SendToReplica(header, payload, std::move(done));
       },
       [this](LocalChunk index) { UpdateIfReady(chunks_[index]); });
-}
-
-void ParameterShard::MakeGate(const ShardAssembly::Send& send) {
-  const v1::SyncSpec& sync = plan_->spec().sync();
-  const NumberedVector<Rank, int64_t> samples = SamplesOf(*plan_);
-  if (pushes_are_updates_) {
-    const auto batch = std::accumulate(samples.begin(), samples.end(), 0.0);
-    StalenessGate::Options options{.chunks = chunk_count(),
-                                   .first_step = plan_->first_step(),
-                                   .aware = sync.staleness_aware()};
-    for (const int64_t share : samples) {
-      options.shares.emplace_back(static_cast<double>(share) / batch);
-    }
-    // ASP keeps the default: unbounded.
-    if (sync.mode() == v1::SSP) options.staleness = sync.staleness();
-    gate_ = std::make_unique<StalenessGate>(std::move(options));
-  } else if (sync.backup_workers() > 0) {
-    auto gate =
-        std::make_unique<BackupGate>(BackupGate::Options{.chunks = chunk_count(),
-                                                         .trained_chunks = trained_chunks_,
-                                                         .samples = samples,
-                                                         .first_step = plan_->first_step()});
-    closing_ = std::make_unique<ClosingExchange>(*plan_, shard_, gate.get(), send,
-                                                 [this] { UpdateAllReady(); });
-    gate_ = std::move(gate);
-  } else {
-    gate_ = std::make_unique<BspGate>(BspGate::Options{
-        .chunks = chunk_count(), .ranks = ranks(), .rounds = RoundSchedule::Of(*plan_)});
-  }
 }
 
 ParameterShard::Chunk* ParameterShard::Find(const WireHeader& header) {

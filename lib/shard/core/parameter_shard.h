@@ -354,8 +354,6 @@ class ParameterShard : private JudgedShard {
   bool Holds(int64_t version) const;
   // Whether the chunk has a held version as the previous one. Requires: Holds(version).
   bool HasAsPrevious(LocalChunk index, int64_t version) const;
-  // Creates the gate, and the exchange that closes its steps if there are backup workers.
-  void MakeGate(const ShardAssembly::Send& send);
 
   int ranks() const { return plan_->workers_size(); }
   LocalChunk IndexOf(const Chunk& chunk) const { return chunks_.NumberOf(chunk); }
