@@ -508,7 +508,7 @@ PayloadPlace RingExchange::PlacePayload(PeerId from, const WireHeader& header) {
     case MessageKind::kSquares:
     case MessageKind::kNorms:
     case MessageKind::kTrust:
-      return options_.shard->parameters().PlaceScalars(header);
+      return options_.shard->parameters().PlaceReport(header);
     default:
       return {};
   }
@@ -563,7 +563,7 @@ void RingExchange::Received(PeerId from, const WireHeader& header,
   if (!rank) return;
   if (header.kind == MessageKind::kHello) return ReceivedHello(*rank);
   if (header.kind == MessageKind::kVerdict) {
-    options_.shard->parameters().VerdictArrived(header);
+    options_.shard->parameters().DecisionArrived(header, payload);
     return;
   }
   if (payload.empty()) return;
@@ -575,7 +575,7 @@ void RingExchange::Received(PeerId from, const WireHeader& header,
     case MessageKind::kSquares:
     case MessageKind::kNorms:
     case MessageKind::kTrust:
-      return options_.shard->parameters().ScalarsArrived(header);
+      return options_.shard->parameters().ReportArrived(header);
     default:
       return;
   }
@@ -587,7 +587,7 @@ void RingExchange::PayloadLost(PeerId from, const WireHeader& header) {
   if (!rank || thread_.closing()) return;
   // Messages between shards name no chunk.
   const bool of_chunk = header.kind == MessageKind::kPush || header.kind == MessageKind::kParams;
-  if (!of_chunk) options_.shard->parameters().ScalarsLost(header);
+  if (!of_chunk) options_.shard->parameters().ReportLost(header);
   FailBecauseOf(*rank,
                 WithReason(absl::UnavailableError(absl::StrCat(
                                "a payload of ", NameOfRank(*rank), " was lost on its way, of ",

@@ -420,12 +420,8 @@ void ShardLoop::PayloadLost(PeerId from, const WireHeader& header) {
   ParameterShard& shard = found->second->job->Placed(header).shard();
   if (header.kind == MessageKind::kPush) {
     shard.PushLost(header);
-  } else if (header.kind == MessageKind::kArrived) {
-    shard.RanksLost(header);
-  } else if (header.kind == MessageKind::kState) {
-    shard.StateLost(header);
   } else {
-    shard.ScalarsLost(header);
+    shard.ReportLost(header);
   }
 }
 
@@ -468,10 +464,7 @@ void ShardLoop::ReceivedFetch(const Link& link, const WireHeader& header) {
 absl::Span<std::byte> ShardLoop::PlaceReport(const Link& link, const WireHeader& header) {
   absl::Span<std::byte> place;
   if (InstalledShard* const installed = link.job->Addressed(link, header)) {
-    ParameterShard& shard = installed->shard();
-    place = header.kind == MessageKind::kArrived ? shard.PlaceRanks(header)
-            : header.kind == MessageKind::kState ? shard.PlaceState(header)
-                                                 : shard.PlaceScalars(header);
+    place = installed->shard().PlaceReport(header);
   }
   if (place.empty()) metrics_->refused(RefusalReason::kWrongStep).Increment();
   return place;
@@ -480,10 +473,7 @@ absl::Span<std::byte> ShardLoop::PlaceReport(const Link& link, const WireHeader&
 void ShardLoop::ReceivedReport(const Link& link, const WireHeader& header,
                                absl::Span<const std::byte> payload) {
   if (payload.empty()) return metrics_->refused(RefusalReason::kWrongLength).Increment();
-  ParameterShard& shard = link.job->Placed(header).shard();
-  if (header.kind == MessageKind::kState) return shard.StateArrived(header);
-  return header.kind == MessageKind::kArrived ? shard.RanksArrived(header)
-                                              : shard.ScalarsArrived(header);
+  link.job->Placed(header).shard().ReportArrived(header);
 }
 
 // Handles a greeting or a refusal of the replica. A replica that refuses a message cannot follow
@@ -514,8 +504,7 @@ void ShardLoop::ReceivedDecision(const Link& link, const WireHeader& header,
                                  absl::Span<const std::byte> payload) {
   RefusalReason refusal = RefusalReason::kUnknownJob;
   if (InstalledShard* const installed = link.job->Addressed(link, header)) {
-    refusal = header.kind == MessageKind::kVerdict ? installed->shard().VerdictArrived(header)
-                                                   : installed->shard().StepClosed(header, payload);
+    refusal = installed->shard().DecisionArrived(header, payload);
   }
   if (refusal != RefusalReason::kNone) metrics_->refused(refusal).Increment();
 }

@@ -298,20 +298,13 @@ class Simulation {
     }
 
     void Deliver(const WireHeader& header, absl::Span<const std::byte> payload) {
-      auto copy_to = [&](absl::Span<std::byte> place) {
-        if (!place.empty()) std::memcpy(place.data(), payload.data(), payload.size());
-        return !place.empty();
-      };
-      if (header.kind == MessageKind::kSquares) {
-        ASSERT_TRUE(copy_to(core->PlaceScalars(header)));
-        core->ScalarsArrived(header);
-      } else if (header.kind == MessageKind::kVerdict) {
-        EXPECT_EQ(core->VerdictArrived(header), RefusalReason::kNone);
-      } else if (header.kind == MessageKind::kArrived) {
-        ASSERT_TRUE(copy_to(core->PlaceRanks(header)));
-        core->RanksArrived(header);
+      if (header.kind == MessageKind::kSquares || header.kind == MessageKind::kArrived) {
+        const absl::Span<std::byte> place = core->PlaceReport(header);
+        ASSERT_FALSE(place.empty());
+        std::memcpy(place.data(), payload.data(), payload.size());
+        core->ReportArrived(header);
       } else {
-        EXPECT_EQ(core->StepClosed(header, payload), RefusalReason::kNone);
+        EXPECT_EQ(core->DecisionArrived(header, payload), RefusalReason::kNone);
       }
     }
 

@@ -513,34 +513,39 @@ absl::Span<const std::byte> ParameterShard::WireValues(Chunk& chunk,
 
 // ---------------------------------------------------------------- messages of other shards
 
-absl::Span<std::byte> ParameterShard::PlaceScalars(const WireHeader& header) {
+absl::Span<std::byte> ParameterShard::PlaceReport(const WireHeader& header) {
+  if (header.kind == MessageKind::kArrived) {
+    return closing_ == nullptr ? absl::Span<std::byte>() : closing_->Place(header);
+  }
+  if (header.kind == MessageKind::kState) {
+    return filling_ == nullptr ? absl::Span<std::byte>() : filling_->Place(header);
+  }
   return agreement_ == nullptr ? absl::Span<std::byte>() : agreement_->Place(header);
 }
 
-void ParameterShard::ScalarsArrived(const WireHeader& header) { agreement_->Arrived(header); }
-
-void ParameterShard::ScalarsLost(const WireHeader& header) { agreement_->Lost(header); }
-
-absl::Span<std::byte> ParameterShard::PlaceRanks(const WireHeader& header) {
-  return closing_ == nullptr ? absl::Span<std::byte>() : closing_->Place(header);
+void ParameterShard::ReportArrived(const WireHeader& header) {
+  if (header.kind == MessageKind::kArrived) return closing_->Arrived(header);
+  if (header.kind == MessageKind::kState) return StateArrived(header);
+  agreement_->Arrived(header);
 }
 
-void ParameterShard::RanksArrived(const WireHeader& header) { closing_->Arrived(header); }
+void ParameterShard::ReportLost(const WireHeader& header) {
+  if (header.kind == MessageKind::kArrived) return closing_->Lost(header);
+  if (header.kind == MessageKind::kState) return filling_->Lost(header);
+  agreement_->Lost(header);
+}
 
-void ParameterShard::RanksLost(const WireHeader& header) { closing_->Lost(header); }
+RefusalReason ParameterShard::DecisionArrived(const WireHeader& header,
+                                              absl::Span<const std::byte> payload) {
+  if (header.kind == MessageKind::kClosed) {
+    return closing_ == nullptr ? RefusalReason::kWrongStep : closing_->StepClosed(header, payload);
+  }
+  return agreement_ == nullptr ? RefusalReason::kWrongStep : agreement_->VerdictArrived(header);
+}
 
 void ParameterShard::ShardLost(ShardIndex shard) {
   if (agreement_ != nullptr) agreement_->ShardLost(shard);
   if (closing_ != nullptr) closing_->ShardLost(shard);
-}
-
-RefusalReason ParameterShard::VerdictArrived(const WireHeader& header) {
-  return agreement_ == nullptr ? RefusalReason::kWrongStep : agreement_->VerdictArrived(header);
-}
-
-RefusalReason ParameterShard::StepClosed(const WireHeader& header,
-                                         absl::Span<const std::byte> ranks) {
-  return closing_ == nullptr ? RefusalReason::kWrongStep : closing_->StepClosed(header, ranks);
 }
 
 // ---------------------------------------------------------------- updates
@@ -991,10 +996,6 @@ void ParameterShard::ReplicasHold(const WireHeader& header) {
   if (replicas_ != nullptr && replicas_->Arrived(header)) UpdateAllReady();
 }
 
-absl::Span<std::byte> ParameterShard::PlaceState(const WireHeader& header) {
-  return filling_ == nullptr ? absl::Span<std::byte>() : filling_->Place(header);
-}
-
 void ParameterShard::StateArrived(const WireHeader& header) {
   filling_->Arrived(header);
   if (retired_ || !filling_->complete()) return;
@@ -1005,8 +1006,6 @@ void ParameterShard::StateArrived(const WireHeader& header) {
   }
   UpdateAllReady();
 }
-
-void ParameterShard::StateLost(const WireHeader& header) { filling_->Lost(header); }
 
 void ParameterShard::TellHeld() {
   output_->SendTo(Rank(0),

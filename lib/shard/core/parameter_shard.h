@@ -198,23 +198,24 @@ class ParameterShard : private JudgedShard {
   // Gives up this rank's payloads under way. Lent payloads stay.
   void RankLost(Rank rank);
 
-  // Handles squares and norms of shard `header.rank` at shard 0, and trust ratios from shard 0
-  // (kSquares, kNorms, kTrust). PlaceScalars() returns the place, or an empty span if the message
-  // is not wanted. Each place is followed by ScalarsArrived() or ScalarsLost().
-  absl::Span<std::byte> PlaceScalars(const WireHeader& header);
-  void ScalarsArrived(const WireHeader& header);
-  void ScalarsLost(const WireHeader& header);
-  // Handles, in the same way, the ranks that have arrived at shard `header.rank`. Only at shard 0.
-  absl::Span<std::byte> PlaceRanks(const WireHeader& header);
-  void RanksArrived(const WireHeader& header);
-  void RanksLost(const WireHeader& header);
+  // ---- messages of other shards
+
+  // Handle reports and their answers. A place of PlaceReport() is followed by ReportArrived() or
+  // ReportLost(). An empty place: the message is not wanted, also because the shard has no such
+  // part.
+  //   kSquares, kNorms  at shard 0: of shard `header.rank`, see StepAgreement
+  //   kTrust            from shard 0, see StepAgreement
+  //   kArrived          at shard 0: the ranks that have arrived at shard `header.rank`
+  //   kState            at a replica: of its shard, see ReplicaFilling
+  absl::Span<std::byte> PlaceReport(const WireHeader& header);
+  void ReportArrived(const WireHeader& header);
+  void ReportLost(const WireHeader& header);
+  // Handles a decision of shard 0: a verdict (kVerdict), or the ranks of a step (kClosed), which
+  // are the payload. Returns kWrongStep if it is not awaited, kWrongLength if the payload has the
+  // wrong size.
+  RefusalReason DecisionArrived(const WireHeader& header, absl::Span<const std::byte> payload);
   // Gives up all messages under way from `shard`.
   void ShardLost(ShardIndex shard);
-  // Handles a verdict of shard 0. Returns kWrongStep if it is not awaited.
-  RefusalReason VerdictArrived(const WireHeader& header);
-  // Handles a decision of shard 0: the step takes `ranks`. Returns kWrongStep if it is not awaited,
-  // kWrongLength if the payload has the wrong size.
-  RefusalReason StepClosed(const WireHeader& header, absl::Span<const std::byte> ranks);
 
   // ---- replicas
 
@@ -226,11 +227,6 @@ class ParameterShard : private JudgedShard {
   void ReplicasHold(const WireHeader& header);
   // The version that the replica is known to hold.
   int64_t replica_version() const { return replica_version_; }
-  // Only for a replica: receive the state that its shard sends (kState). Called in the order of
-  // PlaceScalars(), ScalarsArrived() and ScalarsLost().
-  absl::Span<std::byte> PlaceState(const WireHeader& header);
-  void StateArrived(const WireHeader& header);
-  void StateLost(const WireHeader& header);
 
   // ---- lifetime
 
@@ -414,6 +410,7 @@ class ParameterShard : private JudgedShard {
   void MakeReplicaFeed();
   bool ReplicasAllow(const Chunk& chunk, const ChunkUpdate& update) const;
   ReplicaFeed::Sum SumToForward(const Chunk& chunk, const ChunkUpdate& update) const;
+  void StateArrived(const WireHeader& header);
   void TellHeld();
 
   // Judged steps.

@@ -936,12 +936,12 @@ TEST_F(ParameterShardTest, ShardOtherThanTheFirstReportsAndWaitsForTheVerdict) {
   WireHeader verdict = squares.header;
   verdict.kind = MessageKind::kVerdict;
   verdict.step = 1;
-  EXPECT_EQ(shard_->VerdictArrived(verdict), RefusalReason::kWrongStep);
+  EXPECT_EQ(shard_->DecisionArrived(verdict, {}), RefusalReason::kWrongStep);
   verdict.step = 0;
   verdict.scalar = 3;
-  EXPECT_EQ(shard_->VerdictArrived(verdict), RefusalReason::kNone);
+  EXPECT_EQ(shard_->DecisionArrived(verdict, {}), RefusalReason::kNone);
   EXPECT_EQ(output_.updates, 1);
-  EXPECT_EQ(shard_->VerdictArrived(verdict), RefusalReason::kWrongStep) << "a repeat";
+  EXPECT_EQ(shard_->DecisionArrived(verdict, {}), RefusalReason::kWrongStep) << "a repeat";
 }
 
 TEST_F(ParameterShardTest, UnwrittenSnapshotDelaysAJudgedStep) {

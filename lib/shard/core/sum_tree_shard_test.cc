@@ -137,11 +137,11 @@ class Job {
       job.messages_.push_back([&to = *job.replica_->core, header, payload, kept] {
         const bool is_state = header.kind == MessageKind::kState;
         const absl::Span<std::byte> place =
-            is_state ? to.PlaceState(header) : to.PlacePush(header).memory;
+            is_state ? to.PlaceReport(header) : to.PlacePush(header).memory;
         ASSERT_EQ(place.size(), payload.size());
         if (!payload.empty()) std::memcpy(place.data(), payload.data(), payload.size());
         if (is_state) {
-          to.StateArrived(header);
+          to.ReportArrived(header);
         } else {
           EXPECT_EQ(to.PushArrived(header, place, {}), RefusalReason::kNone);
         }

@@ -210,13 +210,13 @@ class ReplicatedJob {
         if (other.stopped) return;
         if (header.kind == MessageKind::kHeld) return other.shard->ReplicasHold(header);
         if (header.kind == MessageKind::kVerdict) {
-          EXPECT_EQ(other.shard->VerdictArrived(header), RefusalReason::kNone);
+          EXPECT_EQ(other.shard->DecisionArrived(header, {}), RefusalReason::kNone);
           return;
         }
-        const absl::Span<std::byte> place = other.shard->PlaceScalars(header);
+        const absl::Span<std::byte> place = other.shard->PlaceReport(header);
         ASSERT_EQ(place.size(), bytes.size());
         std::memcpy(place.data(), bytes.data(), bytes.size());
-        other.shard->ScalarsArrived(header);
+        other.shard->ReportArrived(header);
       });
     }
     // Reads the payload at delivery, as a receiver does that reads in place. This exposes memory
@@ -232,10 +232,10 @@ class ReplicatedJob {
     }
     void Receive(const WireHeader& header, absl::Span<const std::byte> payload) {
       if (header.kind == MessageKind::kState) {
-        const absl::Span<std::byte> place = shard->PlaceState(header);
+        const absl::Span<std::byte> place = shard->PlaceReport(header);
         ASSERT_EQ(place.size(), payload.size());
         std::memcpy(place.data(), payload.data(), payload.size());
-        return shard->StateArrived(header);
+        return shard->ReportArrived(header);
       }
       const auto placement = shard->PlacePush(header);
       ASSERT_TRUE(placement.taken);
