@@ -43,13 +43,8 @@ constexpr int64_t kSteps = 1000;
 v1::JobPlan RingPlan(int workers, TestPlanOptions options = {.parameters = {4096, 700, 3}}) {
   options.workers = workers;
   options.shards = workers;
-  v1::JobPlan plan = MakeTestPlan(options);
-  plan.mutable_spec()->mutable_sync()->set_mode(v1::ALLREDUCE);
-  for (int r = 0; r < workers; ++r) {
-    plan.mutable_shards(r)->set_member(plan.workers(r).member());
-    plan.mutable_shards(r)->set_thread(0);
-  }
-  return plan;
+  options.sync = SyncOf(v1::ALLREDUCE);
+  return MakeTestPlan(options);
 }
 
 // The gradient of every element; the same in every run.

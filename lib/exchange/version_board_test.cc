@@ -5,6 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "lib/shard/testing/test_plan.h"
 #include "lib/status/status.h"
 
 namespace muster::version_board_test {
@@ -14,16 +15,10 @@ constexpr int kTwoChunks = 0, kFrozen = 1, kOneChunk = 2;  // parameters
 constexpr int64_t kFirst = 5;
 
 v1::JobPlan Plan() {
-  v1::JobPlan plan;
-  plan.set_first_step(kFirst);
-  for (const char* name : {"a", "b", "c"}) plan.mutable_graph()->add_parameters()->set_name(name);
-  v1::ParameterGroup& group = *plan.mutable_spec()->mutable_training()->add_parameter_groups();
-  group.add_match("b");
-  group.set_frozen(true);
-  for (const int parameter : {kTwoChunks, kTwoChunks, kFrozen, kOneChunk}) {
-    plan.add_chunks()->set_parameter(parameter);
-  }
-  return plan;
+  return MakeTestPlan({.parameters = {8, 4, 4},
+                       .frozen = {kFrozen},
+                       .chunk_bytes = 4 * sizeof(float),
+                       .first_step = kFirst});
 }
 
 std::string NotAsked() {

@@ -45,12 +45,7 @@ class FakeOutput : public ShardOutput {
 
 constexpr auto kClock = ParameterShard::Clock::now;
 
-v1::JobPlan RingPlan() {
-  v1::JobPlan plan = MakeTestPlan({.workers = 1, .shards = 1});
-  plan.mutable_spec()->mutable_sync()->set_mode(v1::ALLREDUCE);
-  plan.mutable_shards(0)->set_member(plan.workers(0).member());
-  return plan;
-}
+v1::JobPlan RingPlan() { return MakeTestPlan({.workers = 1, .sync = SyncOf(v1::ALLREDUCE)}); }
 
 TEST(WorkerShardTest, WrittenSnapshotIsHandledHoweverManyOrdersWait) {
   MemoryBudget budget(1 << 20);

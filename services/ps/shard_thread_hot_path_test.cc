@@ -237,15 +237,12 @@ class QuietListener : public ShardListener {
   void ShardReleased(std::unique_ptr<ParameterShard>) override {}
 };
 
-void ExpectQuietSteps(TestPlanOptions options, bool has_backup = false) {
+void ExpectQuietSteps(TestPlanOptions options) {
   options.parameters = {1000, 333, 7};
   options.workers = kWorkers;
   options.optimizer.mutable_adamw()->set_learning_rate(0.01);
   v1::JobPlan plan = MakeTestPlan(options);
-  if (has_backup) {
-    plan.mutable_shards(0)->mutable_backup()->set_member("ps-1");
-    plan.mutable_shards(0)->mutable_backup()->set_address("replica");
-  }
+  if (options.has_replicas) plan.mutable_shards(0)->mutable_backup()->set_address("replica");
   Metrics metrics;
   PsMetrics ps_metrics(metrics);
   MemoryBudget budget(1 << 24);
@@ -282,14 +279,14 @@ TEST(ShardThreadHotPathTest, JudgedStepsNeitherAllocateNorLock) {
 }
 
 TEST(ShardThreadHotPathTest, StepsWithAReplicaNeitherAllocateNorLock) {
-  ExpectQuietSteps({}, /*has_backup=*/true);
-  ExpectQuietSteps({.precision = v1::FP16, .clip_norm = 0.1}, /*has_backup=*/true);
+  ExpectQuietSteps({.has_replicas = true});
+  ExpectQuietSteps({.has_replicas = true, .precision = v1::FP16, .clip_norm = 0.1});
 }
 
 TEST(ShardThreadHotPathTest, StepsOfAProgramNeitherAllocateNorLock) {
   ExpectQuietSteps({.has_program = true});
   ExpectQuietSteps({.clip_norm = 0.1, .has_program = true});
-  ExpectQuietSteps({.clip_norm = 0.1, .has_program = true}, /*has_backup=*/true);
+  ExpectQuietSteps({.has_replicas = true, .clip_norm = 0.1, .has_program = true});
 }
 
 v1::SyncSpec Ssp() {

@@ -54,15 +54,11 @@ class StepAgreementTest : public testing::Test {
  protected:
   void Make(TestPlanOptions options) {
     options.parameters = {8, 8, 8};
+    options.frozen = {2};
+    options.weight_decay = true;
     options.shards = 3;
     plan_ = MakeTestPlan(options);
-    for (v1::Parameter& parameter : *plan_.mutable_graph()->mutable_parameters()) {
-      parameter.set_weight_decay(true);
-    }
     for (int chunk = 0; chunk < 3; ++chunk) plan_.mutable_chunks(chunk)->set_shard(chunk);
-    v1::ParameterGroup& frozen = *plan_.mutable_spec()->mutable_training()->add_parameter_groups();
-    frozen.add_match("p2");
-    frozen.set_frozen(true);
     for (int number = 0; number < 3; ++number) {
       shards_[number].agreement = std::make_unique<StepAgreement>(
           plan_, ShardIndex(number),

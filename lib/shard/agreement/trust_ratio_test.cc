@@ -74,12 +74,11 @@ std::vector<double> RatiosOf(const v1::JobPlan& plan, const GradientSquares& squ
 
 TEST(TrustRatioTest, ChunksOfATensorAreAddedAcrossShards) {
   for (int shards : {1, 2, 3, 9}) {
-    TestPlanOptions options{.parameters = {32, 8, 24}, .chunk_bytes = 64, .shards = shards};
-    options.optimizer = Lamb();
-    v1::JobPlan plan = MakeTestPlan(options);  // chunks 0, 1; 2; 3, 4
-    for (v1::Parameter& parameter : *plan.mutable_graph()->mutable_parameters()) {
-      parameter.set_weight_decay(true);
-    }
+    const v1::JobPlan plan = MakeTestPlan({.parameters = {32, 8, 24},  // chunks 0, 1; 2; 3, 4
+                                           .weight_decay = true,
+                                           .chunk_bytes = 64,
+                                           .shards = shards,
+                                           .optimizer = Lamb()});
     ASSERT_EQ(plan.chunks_size(), 5);
     GradientSquares squares(plan, /*sums_per_chunk=*/2);
     Report(plan, squares);
@@ -92,17 +91,13 @@ TEST(TrustRatioTest, ChunksOfATensorAreAddedAcrossShards) {
 }
 
 TEST(TrustRatioTest, RatioIsOneWithoutWeightDecayForStatisticsAndFrozenTensors) {
-  TestPlanOptions options{.parameters = {8, 8, 8, 8}, .shards = 4};
-  options.optimizer = Lamb();
-  v1::JobPlan plan = MakeTestPlan(options);
-  for (v1::Parameter& parameter : *plan.mutable_graph()->mutable_parameters()) {
-    parameter.set_weight_decay(true);
-  }
+  v1::JobPlan plan = MakeTestPlan({.parameters = {8, 8, 8, 8},
+                                   .frozen = {2},
+                                   .weight_decay = true,
+                                   .shards = 4,
+                                   .optimizer = Lamb()});
   plan.mutable_graph()->mutable_parameters(0)->set_weight_decay(false);
   plan.mutable_graph()->mutable_parameters(1)->set_statistic_momentum(0.1);
-  v1::ParameterGroup& frozen = *plan.mutable_spec()->mutable_training()->add_parameter_groups();
-  frozen.add_match(plan.graph().parameters(2).name());
-  frozen.set_frozen(true);
   GradientSquares squares(plan, /*sums_per_chunk=*/2);
   EXPECT_TRUE(squares.places()[ShardIndex(plan.chunks(2).shard())].empty())
       << "all chunks of the shard are frozen";

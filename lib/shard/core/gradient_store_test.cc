@@ -75,16 +75,14 @@ TEST_F(GradientStoreTest, SixteenBitPushIsPlacedSoThatItsSumMayOverwriteIt) {
 // If a large model has few trained parameters, each worker would otherwise need the memory of the
 // whole model again.
 TEST_F(GradientStoreTest, FrozenChunksNeedNoMemory) {
-  const TestPlanOptions options{
-      .parameters = {35, 640}, .chunk_bytes = 1 << 20, .workers = kWorkers};
+  TestPlanOptions options{
+      .parameters = {35, 640}, .chunk_bytes = 1 << 20, .workers = kWorkers, .has_replicas = true};
   v1::JobPlan plan = MakeTestPlan(options);
-  plan.mutable_shards(0)->mutable_backup()->set_member("ps-1");
   const int64_t bytes = GradientStore::BytesNeeded(plan, kFirstShard);
   const int64_t sum_bytes = GradientStore::SumBytesNeeded(plan, kFirstShard);
 
-  auto& group = *plan.mutable_spec()->mutable_training()->add_parameter_groups();
-  group.add_match(plan.graph().parameters(1).name());
-  group.set_frozen(true);
+  options.frozen = {1};
+  plan = MakeTestPlan(options);
 
   constexpr int64_t kFrozenBytes = 640 * sizeof(float);
   EXPECT_EQ(GradientStore::SumBytesNeeded(plan, kFirstShard), sum_bytes - kFrozenBytes);

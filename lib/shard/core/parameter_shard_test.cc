@@ -255,10 +255,7 @@ TEST_F(ParameterShardTest, WeightDecayAppliesOnlyIfTheParameterHasIt) {
   options.optimizer.mutable_sgd()->set_weight_decay(1);
   plan_ = MakeTestPlan(options);
   plan_.mutable_graph()->mutable_parameters(1)->set_weight_decay(true);
-  shard_ = *ParameterShard::Create(std::make_shared<v1::JobPlan>(plan_), kFirstShard,
-                                   *budget_.Reserve(1 << 20, absl::ZeroDuration()));
-  shard_->set_output(&output_);
-  for (const LocalChunk chunk : shard_->chunks()) shard_->Initialize(chunk);
+  MakeShard();
   const Values kept = ValuesOf(0);
   Values halved = ValuesOf(1);
   for (float& value : halved) value -= 0.5f * value;
@@ -269,12 +266,10 @@ TEST_F(ParameterShardTest, WeightDecayAppliesOnlyIfTheParameterHasIt) {
 }
 
 TEST_F(ParameterShardTest, DecayOfAGroupReplacesThatOfTheOptimizer) {
-  TestPlanOptions options{.parameters = {3, 3, 3}, .workers = 1};
+  TestPlanOptions options{.parameters = {3, 3, 3}, .weight_decay = true, .workers = 1};
   options.optimizer.mutable_sgd()->set_weight_decay(1);
   plan_ = MakeTestPlan(options);
-  for (v1::Parameter& parameter : *plan_.mutable_graph()->mutable_parameters()) {
-    parameter.set_weight_decay(parameter.name() != "p2");
-  }
+  plan_.mutable_graph()->mutable_parameters(2)->set_weight_decay(false);
   for (const auto& [name, decay] : {std::pair("p1", 0.0), std::pair("p2", 0.5)}) {
     v1::ParameterGroup& group = *plan_.mutable_spec()->mutable_training()->add_parameter_groups();
     group.add_match(name);
@@ -972,12 +967,6 @@ TEST_F(ParameterShardTest, RefusesDamagedSlicesAndThoseOfOtherShards) {
 
 // ---------------------------------------------------------------- consistency modes
 
-v1::SyncSpec Sync(v1::SyncMode mode) {
-  v1::SyncSpec sync;
-  sync.set_mode(mode);
-  return sync;
-}
-
 TEST_F(ParameterShardTest, AsynchronousPushesMoveAsFarAsOneSynchronousStep) {
   Make({.parameters = {4}, .workers = 3});
   std::vector<Values> values;
@@ -993,7 +982,7 @@ TEST_F(ParameterShardTest, AsynchronousPushesMoveAsFarAsOneSynchronousStep) {
 }
 
 TEST_F(ParameterShardTest, AsynchronousPushIsAnsweredOnlyToItsRank) {
-  Make({.sync = Sync(v1::ASP)});
+  Make({.sync = SyncOf(v1::ASP)});
   shard_->Start(10);
   const Values before = ValuesOf(0);
   ASSERT_TRUE(Push(0, 0, 1, Values(7, 0.25f)));
@@ -1012,7 +1001,7 @@ TEST_F(ParameterShardTest, AsynchronousPushIsAnsweredOnlyToItsRank) {
 }
 
 TEST_F(ParameterShardTest, StaleGradientMayCountLess) {
-  v1::SyncSpec sync = Sync(v1::ASP);
+  v1::SyncSpec sync = SyncOf(v1::ASP);
   sync.set_staleness_aware(true);
   Make({.sync = sync});
   shard_->Start(10);
@@ -1024,7 +1013,7 @@ TEST_F(ParameterShardTest, StaleGradientMayCountLess) {
 }
 
 TEST_F(ParameterShardTest, AsynchronousStatisticsMoveByTheRanksShareOfTheBatch) {
-  Make({.parameters = {3}, .sync = Sync(v1::ASP)});
+  Make({.parameters = {3}, .sync = SyncOf(v1::ASP)});
   plan_.mutable_graph()->mutable_parameters(0)->set_statistic_momentum(0.5);
   plan_.mutable_graph()->mutable_parameters(0)->mutable_initializer()->set_constant(2);
   MakeShard();
@@ -1034,7 +1023,7 @@ TEST_F(ParameterShardTest, AsynchronousStatisticsMoveByTheRanksShareOfTheBatch) 
 }
 
 TEST_F(ParameterShardTest, SnapshotOfAnAsynchronousJobIsAnExactCut) {
-  TestPlanOptions options{.checkpoint_every = 2, .sync = Sync(v1::ASP)};
+  TestPlanOptions options{.checkpoint_every = 2, .sync = SyncOf(v1::ASP)};
   options.optimizer = TestPlanOptions::PlainSgd(1);
   Make(options);
   plan_.mutable_graph()->mutable_parameters(0)->mutable_initializer()->set_constant(0);
@@ -1055,7 +1044,7 @@ TEST_F(ParameterShardTest, SnapshotOfAnAsynchronousJobIsAnExactCut) {
 }
 
 TEST_F(ParameterShardTest, UpdateThatWaitsForASlowWorkerIsNotDelayedByTheWrite) {
-  Make({.parameters = {7, 7}, .checkpoint_every = 2, .sync = Sync(v1::ASP)});
+  Make({.parameters = {7, 7}, .checkpoint_every = 2, .sync = SyncOf(v1::ASP)});
   const Values gradient(7, 0.25f);
   shard_->Start(100);
   for (const int64_t step : {0, 1, 2, 3}) {
@@ -1079,7 +1068,7 @@ TEST_F(ParameterShardTest, UpdateThatWaitsForASlowWorkerIsNotDelayedByTheWrite) 
 }
 
 TEST_F(ParameterShardTest, LocalSgdAveragesValuesAndSlotsAndAppliesNothing) {
-  v1::SyncSpec sync = Sync(v1::LOCAL_SGD);
+  v1::SyncSpec sync = SyncOf(v1::LOCAL_SGD);
   sync.set_every(4);
   TestPlanOptions options{.parameters = {3}, .checkpoint_every = 8, .sync = sync};
   options.optimizer.mutable_sgd()->set_momentum(0.5);
@@ -1107,7 +1096,7 @@ TEST_F(ParameterShardTest, LocalSgdAveragesValuesAndSlotsAndAppliesNothing) {
 }
 
 TEST_F(ParameterShardTest, SnapshotBetweenTwoAveragesIsMissed) {
-  v1::SyncSpec sync = Sync(v1::LOCAL_SGD);
+  v1::SyncSpec sync = SyncOf(v1::LOCAL_SGD);
   sync.set_every(4);
   Make({.sync = sync});
   shard_->Start(10);
@@ -1117,7 +1106,7 @@ TEST_F(ParameterShardTest, SnapshotBetweenTwoAveragesIsMissed) {
 }
 
 TEST_F(ParameterShardTest, StepWithBackupWorkersIsScaledToTheWholeBatch) {
-  v1::SyncSpec sync = Sync(v1::BSP);
+  v1::SyncSpec sync = SyncOf(v1::BSP);
   sync.set_backup_workers(1);
   for (double clip_norm : {0.0, 1e9}) {  // judged or not
     Make({.parameters = {4}, .workers = 3, .clip_norm = clip_norm, .sync = sync});
@@ -1141,9 +1130,9 @@ TEST_F(ParameterShardTest, StepWithBackupWorkersIsScaledToTheWholeBatch) {
 
 // The value for one worker stays unsent, because the worker is stopped or its link is slow.
 TEST_F(ParameterShardTest, StalledWorkerDoesNotStopTheOthers) {
-  v1::SyncSpec backup = Sync(v1::BSP);
+  v1::SyncSpec backup = SyncOf(v1::BSP);
   backup.set_backup_workers(1);
-  for (const v1::SyncSpec& sync : {backup, Sync(v1::ASP)}) {
+  for (const v1::SyncSpec& sync : {backup, SyncOf(v1::ASP)}) {
     for (const v1::WireValues wire : {v1::VALUES_FP32, v1::VALUES_BF16}) {
       TestPlanOptions options{.parameters = {4}, .workers = 3, .sync = sync};
       options.sync.set_values(wire);
@@ -1174,10 +1163,7 @@ TEST_F(ParameterShardTest, StalledWorkerDoesNotStopTheOthers) {
 }
 
 TEST_F(ParameterShardTest, FrozenParametersAreServedAndSavedAndNeverChange) {
-  Make({.parameters = {3, 4}, .checkpoint_every = 2});
-  plan_.mutable_spec()->mutable_training()->add_parameter_groups()->add_match("p1");
-  plan_.mutable_spec()->mutable_training()->mutable_parameter_groups(0)->set_frozen(true);
-  MakeShard();
+  Make({.parameters = {3, 4}, .frozen = {1}, .checkpoint_every = 2});
   shard_->Start(10);
   const Values frozen = ValuesOf(1);
   EXPECT_EQ(RefusalOf(PushHeader(plan_, 0, 1, 0)), RefusalReason::kWrongChunk);
@@ -1195,10 +1181,7 @@ TEST_F(ParameterShardTest, FrozenParametersAreServedAndSavedAndNeverChange) {
 TEST_F(ParameterShardTest, LateCopyOfFrozenParametersHasTheStateOfItsStep) {
   std::vector<std::string> states;
   for (const bool late : {false, true}) {
-    Make({.parameters = {3, 4}, .workers = 1, .precision = v1::FP16});
-    plan_.mutable_spec()->mutable_training()->add_parameter_groups()->add_match("p1");
-    plan_.mutable_spec()->mutable_training()->mutable_parameter_groups(0)->set_frozen(true);
-    MakeShard();
+    Make({.parameters = {3, 4}, .frozen = {1}, .workers = 1, .precision = v1::FP16});
     if (late) shard_->DeferCopies();
     shard_->Start(100);
     shard_->TakeSnapshot(5, 2);
@@ -1220,10 +1203,7 @@ TEST_F(ParameterShardTest, LateCopyOfFrozenParametersHasTheStateOfItsStep) {
 }
 
 TEST_F(ParameterShardTest, ShardOfFrozenParametersTakesEverySnapshotAtOnce) {
-  Make({.parameters = {3, 4}, .shards = 2, .checkpoint_every = 6}, ShardIndex(1));
-  plan_.mutable_spec()->mutable_training()->add_parameter_groups()->add_match("p0");
-  plan_.mutable_spec()->mutable_training()->mutable_parameter_groups(0)->set_frozen(true);
-  MakeShard(ShardIndex(1));
+  Make({.parameters = {3, 4}, .frozen = {0}, .shards = 2, .checkpoint_every = 6}, ShardIndex(1));
   EXPECT_EQ(shard_->lowest_version(), INT64_MAX);
   shard_->Start(10);
   shard_->SnapshotWritten(0, 6);

@@ -37,12 +37,6 @@ TEST(PlanCheckTest, ContradictoryPlanIsRefused) {
   })) << "shard 0 judges, but has no chunks";
 }
 
-v1::SyncSpec Mode(v1::SyncMode mode) {
-  v1::SyncSpec sync;
-  sync.set_mode(mode);
-  return sync;
-}
-
 TEST(PlanCheckTest, ModeThatLacksARequestedFeatureIsRefused) {
   auto refused = [](TestPlanOptions options, const v1::SyncSpec& sync) {
     options.sync = sync;
@@ -51,18 +45,18 @@ TEST(PlanCheckTest, ModeThatLacksARequestedFeatureIsRefused) {
     return !status.ok();
   };
   for (v1::SyncMode mode : {v1::SYNC_MODE_UNSPECIFIED, v1::BSP, v1::ALLREDUCE}) {
-    EXPECT_FALSE(refused({.clip_norm = 1}, Mode(mode)));
+    EXPECT_FALSE(refused({.clip_norm = 1}, SyncOf(mode)));
   }
   for (v1::SyncMode mode : {v1::SSP, v1::ASP}) {
-    EXPECT_FALSE(refused({}, Mode(mode)));
-    EXPECT_TRUE(refused({.clip_norm = 1}, Mode(mode)));
-    EXPECT_TRUE(refused({.precision = v1::FP16}, Mode(mode)));
+    EXPECT_FALSE(refused({}, SyncOf(mode)));
+    EXPECT_TRUE(refused({.clip_norm = 1}, SyncOf(mode)));
+    EXPECT_TRUE(refused({.precision = v1::FP16}, SyncOf(mode)));
   }
-  v1::SyncSpec sync = Mode(v1::SSP);
+  v1::SyncSpec sync = SyncOf(v1::SSP);
   sync.set_staleness(-1);
   EXPECT_TRUE(refused({}, sync));
 
-  sync = Mode(v1::BSP);
+  sync = SyncOf(v1::BSP);
   sync.set_backup_workers(1);
   EXPECT_FALSE(refused({.clip_norm = 1}, sync));
   sync.set_backup_workers(2);
@@ -70,7 +64,7 @@ TEST(PlanCheckTest, ModeThatLacksARequestedFeatureIsRefused) {
   sync.set_mode(v1::ASP);
   EXPECT_TRUE(refused({.workers = 3}, sync)) << "asp never waits for workers";
 
-  sync = Mode(v1::LOCAL_SGD);
+  sync = SyncOf(v1::LOCAL_SGD);
   EXPECT_TRUE(refused({}, sync)) << "sync.every is missing";
   sync.set_every(4);
   EXPECT_FALSE(refused({.checkpoint_every = 8}, sync));
@@ -112,27 +106,25 @@ TEST(PlanCheckTest, ProgramIsRefusedWhereItsPushesCannotSayEverything) {
     return ReasonOf(CheckPlan(MakeTestPlan(options))) == "BAD_PLAN";
   };
   for (v1::SyncMode mode : {v1::SYNC_MODE_UNSPECIFIED, v1::BSP, v1::SSP, v1::ASP}) {
-    EXPECT_FALSE(refused({}, Mode(mode)));
+    EXPECT_FALSE(refused({}, SyncOf(mode)));
   }
-  v1::SyncSpec local_sgd = Mode(v1::LOCAL_SGD);
+  v1::SyncSpec local_sgd = SyncOf(v1::LOCAL_SGD);
   local_sgd.set_every(4);
   EXPECT_TRUE(refused({}, local_sgd));
-  EXPECT_TRUE(refused({}, Mode(v1::ALLREDUCE)));
+  EXPECT_TRUE(refused({}, SyncOf(v1::ALLREDUCE)));
   EXPECT_TRUE(refused({.precision = v1::FP16}));
 
   TestPlanOptions options{.clip_norm = 1, .has_program = true};
   options.optimizer.mutable_lamb()->set_learning_rate(1);
-  v1::JobPlan plan = MakeTestPlan(options);
-  EXPECT_TRUE(CheckPlan(plan).ok());
-  plan.mutable_spec()->mutable_resources()->set_ps_replication(2);
-  plan.mutable_shards(0)->mutable_backup()->set_member("ps-1");
-  EXPECT_EQ(ReasonOf(CheckPlan(plan)), "BAD_PLAN") << "lamb with replicas";
-  *plan.mutable_spec()->mutable_training()->mutable_optimizer() = TestPlanOptions::PlainSgd(1);
-  EXPECT_TRUE(CheckPlan(plan).ok());
+  EXPECT_TRUE(CheckPlan(MakeTestPlan(options)).ok());
+  options.has_replicas = true;
+  EXPECT_EQ(ReasonOf(CheckPlan(MakeTestPlan(options))), "BAD_PLAN") << "lamb with replicas";
+  options.optimizer = TestPlanOptions::PlainSgd(1);
+  EXPECT_TRUE(CheckPlan(MakeTestPlan(options)).ok());
 }
 
 TEST(PlanCheckTest, SharesOfTheBatchAreRequiredIfGradientsAreScaledByThem) {
-  v1::JobPlan plan = MakeTestPlan({.sync = Mode(v1::ASP)});
+  v1::JobPlan plan = MakeTestPlan({.sync = SyncOf(v1::ASP)});
   plan.mutable_workers(1)->set_samples(0);
   EXPECT_FALSE(CheckPlan(plan).ok());
   plan.mutable_spec()->mutable_sync()->set_mode(v1::BSP);

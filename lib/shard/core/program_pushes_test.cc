@@ -119,12 +119,6 @@ class Job {
   FakeOutput output_;  // destroyed before the shard, as transports are
 };
 
-v1::SyncSpec Sync(v1::SyncMode mode) {
-  v1::SyncSpec sync;
-  sync.set_mode(mode);
-  return sync;
-}
-
 v1::Optimizer Adamw() {
   v1::Optimizer optimizer;
   optimizer.mutable_adamw()->set_learning_rate(0.25);
@@ -251,12 +245,11 @@ TEST(ProgramPushesTest, RankWithoutAGradientCountsWithItsWeight) {
 
 TEST(ProgramPushesTest, ChunkWithoutAnyGradientGetsItsNextVersionUnchanged) {
   for (const double clip_norm : {0.0, 1e9}) {
-    TestPlanOptions options{.parameters = {4, 4}, .clip_norm = clip_norm, .has_program = true};
+    TestPlanOptions options{
+        .parameters = {4, 4}, .weight_decay = true, .clip_norm = clip_norm, .has_program = true};
     options.optimizer.mutable_sgd()->set_momentum(0.5);
     options.optimizer.mutable_sgd()->set_weight_decay(0.5);
-    v1::JobPlan plan = MakeTestPlan(options);
-    for (const int p : {0, 1}) plan.mutable_graph()->mutable_parameters(p)->set_weight_decay(true);
-    Job job(plan), without_pause(plan);
+    Job job(options), without_pause(options);
     // Chunk 1 has gradients in the steps 0 and 2, and in `without_pause` in the steps 0 and 1.
     for (const int64_t step : {0, 1, 2}) {
       for (const int rank : {1, 0}) job.Push(step, 0, rank, Values(4, 1.0f));
@@ -320,11 +313,9 @@ TEST(ProgramPushesTest, JudgedStepClipsTheWeightedMean) {
 }
 
 TEST(ProgramPushesTest, TrustRatioPassesOverAChunkWithoutAGradient) {
-  TestPlanOptions options{.parameters = {4, 4}, .has_program = true};
+  TestPlanOptions options{.parameters = {4, 4}, .weight_decay = true, .has_program = true};
   options.optimizer.mutable_lamb()->set_learning_rate(1);
-  v1::JobPlan plan = MakeTestPlan(options);
-  for (const int p : {0, 1}) plan.mutable_graph()->mutable_parameters(p)->set_weight_decay(true);
-  Job job(plan), all(plan);
+  Job job(options), all(options);
   const Values before = job.ValuesOf(1);
   for (const int rank : {0, 1}) {
     for (Job* each : {&job, &all}) each->Push(0, 0, rank, Wavy(4, rank));
@@ -359,7 +350,7 @@ TEST(ProgramPushesTest, StatisticIsTheMeanOverTheRanksThatHaveIt) {
 
 TEST(ProgramPushesTest, AsynchronousPushHasItsOwnLearningRateAndWeight) {
   for (const v1::SyncMode mode : {v1::SSP, v1::ASP}) {
-    TestPlanOptions options{.parameters = {3}, .sync = Sync(mode), .has_program = true};
+    TestPlanOptions options{.parameters = {3}, .sync = SyncOf(mode), .has_program = true};
     options.sync.set_staleness(2);
     options.sync.set_staleness_aware(true);
     v1::JobPlan plan = MakeTestPlan(options);
@@ -386,7 +377,7 @@ TEST(ProgramPushesTest, AsynchronousPushHasItsOwnLearningRateAndWeight) {
 }
 
 TEST(ProgramPushesTest, StepWithBackupWorkersHasTheWeightsOfItsRanks) {
-  v1::SyncSpec sync = Sync(v1::BSP);
+  v1::SyncSpec sync = SyncOf(v1::BSP);
   sync.set_backup_workers(1);
   for (const double clip_norm : {0.0, 1e9}) {  // judged or not
     v1::JobPlan plan = MakeTestPlan({.parameters = {4},

@@ -167,6 +167,7 @@ class Job {
     v1::JobPlan plan = MakeTestPlan({.parameters = {std::begin(kElements), std::end(kElements)},
                                      .chunk_bytes = chunk_bytes_,
                                      .workers = workers,
+                                     .has_replicas = mode_.replicated,
                                      .generation = generation_,
                                      .first_step = step_,
                                      .optimizer = mode_.optimizer,
@@ -174,12 +175,7 @@ class Job {
                                      .clip_norm = mode_.clip_norm});
     plan.mutable_graph()->mutable_parameters(1)->set_statistic_momentum(0.1);
     plan.mutable_spec()->mutable_data()->set_batch_size(16);
-    v1::ResourceSpec& resources = *plan.mutable_spec()->mutable_resources();
-    resources.mutable_workers()->set_logical(logical_);
-    if (mode_.replicated) {
-      resources.set_ps_replication(2);
-      plan.mutable_shards(0)->mutable_backup()->set_member("ps-1");
-    }
+    plan.mutable_spec()->mutable_resources()->mutable_workers()->set_logical(logical_);
     return plan;
   }
 

@@ -15,9 +15,9 @@ constexpr ShardIndex kSecondShard{1}, kThirdShard{2};
 
 // A plan of three shards; the last one has no replica.
 v1::JobPlan Plan() {
-  v1::JobPlan plan = MakeTestPlan({.parameters = {64, 64, 64}, .shards = 3, .first_step = 5});
-  plan.mutable_shards(0)->mutable_backup()->set_member("ps-1");
-  plan.mutable_shards(1)->mutable_backup()->set_member("ps-1");
+  v1::JobPlan plan = MakeTestPlan(
+      {.parameters = {64, 64, 64}, .shards = 3, .has_replicas = true, .first_step = 5});
+  plan.mutable_shards(2)->clear_backup();
   return plan;
 }
 

@@ -30,19 +30,12 @@ using Values = std::vector<float>;
 constexpr int kShards = 2;
 constexpr int64_t kSteps = 12;
 
-v1::JobPlan Plan(TestPlanOptions options, bool carries = false) {
+v1::JobPlan Plan(TestPlanOptions options) {
   options.parameters = {300, 70, 5};
   options.chunk_bytes = 256;
   options.shards = kShards;
-  v1::JobPlan plan = MakeTestPlan(options);
-  plan.mutable_spec()->mutable_resources()->set_ps_replication(2);
-  for (int shard = 0; shard < kShards; ++shard) {
-    plan.mutable_shards(shard)->set_member(absl::StrCat("ps-", shard));
-    v1::PlanBackup& replica = *plan.mutable_shards(shard)->mutable_backup();
-    replica.set_member(absl::StrCat("ps-", 1 - shard));
-    replica.set_carries(carries);
-  }
-  return plan;
+  options.has_replicas = true;
+  return MakeTestPlan(options);
 }
 
 // Messages to one shard or replica, in order.
@@ -350,11 +343,11 @@ TEST(ShardReplicaTest, ReplicaFollowsTrustRatios) {
 TEST(ShardReplicaTest, ReplicaFollowsThePushesOfAProgram) {
   for (const double clip_norm : {0.0, 0.5}) {  // judged or not
     SCOPED_TRACE(clip_norm);
-    v1::JobPlan plan =
-        Plan({.workers = 3, .optimizer = Adamw(), .clip_norm = clip_norm, .has_program = true});
-    for (v1::Parameter& parameter : *plan.mutable_graph()->mutable_parameters()) {
-      parameter.set_weight_decay(true);
-    }
+    v1::JobPlan plan = Plan({.weight_decay = true,
+                             .workers = 3,
+                             .optimizer = Adamw(),
+                             .clip_norm = clip_norm,
+                             .has_program = true});
     plan.mutable_graph()->mutable_parameters(1)->set_statistic_momentum(1);
     ExpectPromotedReplicasGoOnAlike(plan, clip_norm > 0 ? 2 : -1);
     ReplicatedJob job(plan);

@@ -1,5 +1,6 @@
 #include "lib/shard/testing/test_plan.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,33 @@ v1::Optimizer TestPlanOptions::PlainSgd(double learning_rate) {
   v1::Optimizer optimizer;
   optimizer.mutable_sgd()->set_learning_rate(learning_rate);
   return optimizer;
+}
+
+namespace {
+
+void PlaceOnWorkers(v1::JobPlan& plan) {
+  for (int shard = 0; shard < plan.shards_size(); ++shard) {
+    plan.mutable_shards(shard)->set_member(plan.workers(shard).member());
+    plan.mutable_shards(shard)->set_thread(0);
+  }
+}
+
+void AddReplicas(v1::JobPlan& plan) {
+  plan.mutable_spec()->mutable_resources()->set_ps_replication(2);
+  const int members = std::max(2, plan.shards_size());
+  for (int shard = 0; shard < plan.shards_size(); ++shard) {
+    v1::PlanShard& own = *plan.mutable_shards(shard);
+    own.set_member("ps-" + std::to_string(shard));
+    own.mutable_backup()->set_member("ps-" + std::to_string((shard + 1) % members));
+  }
+}
+
+}  // namespace
+
+v1::SyncSpec SyncOf(v1::SyncMode mode) {
+  v1::SyncSpec sync;
+  sync.set_mode(mode);
+  return sync;
 }
 
 v1::JobPlan MakeTestPlan(const TestPlanOptions& options) {
@@ -43,6 +71,12 @@ v1::JobPlan MakeTestPlan(const TestPlanOptions& options) {
     parameter.set_name("p" + std::to_string(plan.graph().parameters_size() - 1));
     parameter.add_shape(elements);
     parameter.mutable_initializer()->set_normal(1);
+    parameter.set_weight_decay(options.weight_decay);
+  }
+  for (const int frozen : options.frozen) {
+    v1::ParameterGroup& group = *plan.mutable_spec()->mutable_training()->add_parameter_groups();
+    group.add_match(plan.graph().parameters(frozen).name());
+    group.set_frozen(true);
   }
   for (int rank = 0; rank < options.workers; ++rank) {
     plan.add_workers()->set_member("worker-" + std::to_string(rank));
@@ -52,6 +86,8 @@ v1::JobPlan MakeTestPlan(const TestPlanOptions& options) {
     plan.add_shards()->set_member(options.member);
     plan.mutable_shards(shard)->set_thread(shard % options.threads);
   }
+  if (options.sync.mode() == v1::ALLREDUCE) PlaceOnWorkers(plan);
+  if (options.has_replicas) AddReplicas(plan);
   std::vector<v1::PlanChunk> chunks =
       WithAveragedSlots(plan.spec(), CutIntoChunks(plan.graph(), options.chunk_bytes));
   PlaceChunks(absl::MakeSpan(chunks), options.shards);
