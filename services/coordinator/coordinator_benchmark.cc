@@ -26,6 +26,7 @@
 #include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
 #include "lib/transport/core/crc32c.h"
+#include "services/coordinator/common/ticker.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/testing/fake_member.h"
 #include "services/coordinator/testing/made_up_jobs.h"
@@ -40,6 +41,8 @@ constexpr int kPs = 38;
 constexpr int kWorkers = kRunningJobs * kWorkersOfJob + 2;  // two are left for the large job
 constexpr int64_t kStepsOnDisk = 3'000'000;
 constexpr int kShortJobs = 10'000;
+constexpr int kClients = 32;
+constexpr int kSubmissions = 1000;  // measured for each length of the queue
 constexpr absl::Duration kMeasured = absl::Seconds(20);
 
 v1::JobSpec RunningSpec() {
@@ -53,6 +56,16 @@ v1::JobSpec RunningSpec() {
     }
     checkpoint { keep_last: 2 }
   )pb");
+}
+
+// A job that waits: the fleet is too small for it.
+v1::JobSpec WaitingSpec() {
+  v1::JobSpec spec = RunningSpec();
+  spec.set_name("waiting");
+  spec.mutable_data()->set_batch_size(2 * kWorkersOfJob);
+  spec.mutable_resources()->mutable_workers()->set_min(2 * kWorkersOfJob);
+  spec.mutable_resources()->mutable_workers()->set_max(2 * kWorkersOfJob);
+  return spec;
 }
 
 // 100,000 chunks: 26 million parameters, 256 in each.
@@ -96,7 +109,8 @@ class Bench {
         {.state_dir = folder_,
          .retention = {.keep = kEndedJobs},
          .metrics = metrics_.get(),
-         .clock = [this] { return clock_.Now() + absl::Minutes(minutes_ahead_.load()); }});
+         .clock = [this] { return clock_.Now() + absl::Minutes(minutes_ahead_.load()); },
+         .dispatch_soon = [this] { ticker_.DispatchSoon(); }});
     CheckOk(opened.status());
     coordinator_ = *std::move(opened);
     return SteadyNow() - begin;
@@ -234,6 +248,30 @@ class Bench {
         at(0.999), at(1));
   }
 
+  // Many clients submit jobs while the coordinator ticks. No job starts, although workers are free.
+  // Prints how many jobs are accepted per second while the queue grows to each of these lengths.
+  void MeasureSubmissions() {
+    for (int i = 0; i < kWorkersOfJob; ++i) Add(v1::WORKER, absl::StrCat("w-", i));
+    for (int i = 0; i < 2; ++i) Add(v1::PS, absl::StrCat("p-", i));
+    AttachAll();
+    ticker_.Start(
+        Coordinator::kTickInterval, [this] { coordinator_->Tick(); },
+        [this] { coordinator_->Dispatch(); });
+    int queued = 0;
+    for (const int length : {100, 5'000, 10'000}) {
+      const int measured = std::min(kSubmissions, length);
+      Submit(length - measured - queued);
+      const absl::Duration begin = SteadyNow();
+      Submit(measured);
+      const double seconds = absl::ToDoubleSeconds(SteadyNow() - begin);
+      std::printf("%d clients submit to a queue of %d jobs: %.0f jobs/s\n", kClients, length,
+                  measured / seconds);
+      std::fflush(stdout);
+      queued = length;
+    }
+    ticker_.Stop();
+  }
+
   // Submits and cancels jobs. All but the newest are deleted.
   void MeasureMemory() {
     const v1::Job first = Create(RunningSpec());
@@ -256,6 +294,22 @@ class Bench {
 
  private:
   void Add(const std::string& name) { members_[name].hello = HelloOf(name); }
+
+  // All clients together submit `count` jobs. Meanwhile the members renew their leases.
+  void Submit(int count) {
+    std::atomic<int> left = count;
+    std::vector<std::thread> clients;
+    for (int i = 0; i < kClients; ++i) {
+      clients.emplace_back([&] {
+        while (left-- > 0) Create(WaitingSpec());
+      });
+    }
+    while (left > 0) {
+      ReportAll(nullptr);
+      absl::SleepFor(absl::Milliseconds(100));
+    }
+    for (std::thread& client : clients) client.join();
+  }
 
   // Requests a checkpoint and writes all its shards. The coordinator chooses the step. Returns
   // false if the request or a shard fails, or is not needed.
@@ -300,15 +354,28 @@ class Bench {
   std::atomic<int> minutes_ahead_ = 0;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Coordinator> coordinator_;
+  Ticker ticker_;
   std::map<std::string, FakeMember> members_;
   std::vector<std::string> running_;
   std::mutex plans_mu_;  // guards the members' plans
 };
 
-void Run() {
-  FLAGS_minloglevel = google::GLOG_ERROR;
+// Calls `measure` with a new state folder, and removes it.
+void InNewFolder(void (*measure)(const std::string& folder)) {
   std::string folder = (std::filesystem::temp_directory_path() / "coordinator-XXXXXX").native();
   CHECK(mkdtemp(folder.data()) != nullptr) << folder;
+  measure(folder);
+  std::error_code error;
+  std::filesystem::remove_all(folder, error);
+}
+
+void MeasureSubmissions(const std::string& folder) {
+  Bench bench(folder);
+  bench.Open();
+  bench.MeasureSubmissions();
+}
+
+void MeasureFleet(const std::string& folder) {
   Bench bench(folder);
   bench.Open();
   bench.CreateEnded(kEndedJobs);
@@ -324,14 +391,15 @@ void Run() {
               static_cast<long>(kStepsOnDisk), absl::ToDoubleSeconds(bench.Open()));
   bench.AttachAll();
   bench.MeasureReports();
-  std::error_code error;
-  std::filesystem::remove_all(folder, error);
 }
 
 }  // namespace
 }  // namespace muster
 
-int main() {
-  muster::Run();
+// With any argument, only submissions are measured.
+int main(int argc, char**) {
+  FLAGS_minloglevel = google::GLOG_ERROR;
+  muster::InNewFolder(muster::MeasureSubmissions);
+  if (argc == 1) muster::InNewFolder(muster::MeasureFleet);
   return 0;
 }
