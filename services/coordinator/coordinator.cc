@@ -139,7 +139,7 @@ Coordinator::Coordinator(Options options, StateFolder folder,
                 .traces = &traces_,
                 .checkpoints = &checkpoints_,
                 .metrics = metrics_.get()}),
-      dispatcher_(&registry_, &fleet_),
+      scheduler_(&registry_, &fleet_),
       ended_jobs_({.registry = &registry_, .users = &users_, .retention = options_.retention}),
       disk_(
           {.folder = options_.state_dir,
@@ -197,7 +197,7 @@ void Coordinator::Tick() {
   logs_.Expire(registry_.Now());
   TickJobs();
   traces_.Expire();
-  dispatcher_.Dispatch();
+  scheduler_.Pass();
   if (registry_.Now() - last_sweep_ >= kSweepInterval) {
     last_sweep_ = registry_.Now();
     ended_jobs_.SweepSoon();
@@ -212,7 +212,7 @@ void Coordinator::Tick() {
 // move the deadlines.
 void Coordinator::Dispatch() {
   if (stood_still_ || registry_.Now() - last_tick_ > options_.lease) return;
-  dispatcher_.Dispatch();
+  scheduler_.Pass();
 }
 
 // Deadlines of jobs do not advance while the store's disk is slow or full, because their
@@ -236,7 +236,7 @@ void Coordinator::TickJobs() {
 }
 
 void Coordinator::Settle() {
-  dispatcher_.AwaitIdle();
+  scheduler_.AwaitIdle();
   ended_jobs_.AwaitIdle();
   registry_.Settle();
 }

@@ -19,7 +19,6 @@
 #include "services/coordinator/common/state_disk.h"
 #include "services/coordinator/diagnostics/job_traces.h"
 #include "services/coordinator/diagnostics/member_logs.h"
-#include "services/coordinator/dispatch/dispatcher.h"
 #include "services/coordinator/membership/fleet.h"
 #include "services/coordinator/membership/fleet_clock.h"
 #include "services/coordinator/membership/lease_table.h"
@@ -29,6 +28,7 @@
 #include "services/coordinator/operations/job_queries.h"
 #include "services/coordinator/operations/membership.h"
 #include "services/coordinator/operations/user_operations.h"
+#include "services/coordinator/planning/scheduler.h"
 #include "services/coordinator/records/coordinator_metrics.h"
 #include "services/coordinator/records/metric_series.h"
 #include "services/coordinator/registry/job_registry.h"
@@ -38,7 +38,7 @@
 namespace muster {
 
 // Jobs are in the JobRegistry. UserOperations, Checkpointer and Membership change them for
-// callers, the Dispatcher starts them, and Tick() handles the passing of time. A change is stored
+// callers, the Scheduler starts them, and Tick() handles the passing of time. A change is stored
 // before any process learns of it. Thread-safe. docs/architecture.md, section 4, describes locks,
 // queues and deadlines.
 class Coordinator {
@@ -193,7 +193,7 @@ class Coordinator {
   MemberLogs logs_;
   JobTraces traces_;
   Membership members_;
-  Dispatcher dispatcher_;
+  Scheduler scheduler_;
   EndedJobs ended_jobs_;
   StateDisk disk_;
   absl::Time last_tick_ = absl::InfinitePast();  // used by the ticking thread

@@ -16,7 +16,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/coordinator/dispatch/job_plan.h"
+#include "services/coordinator/scheduling/job_plan.h"
 #include "services/worker/testing/tiny_jobs.h"
 
 namespace muster::share_check_test {

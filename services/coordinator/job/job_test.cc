@@ -10,11 +10,11 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/job/checkpoint_policy.h"
 #include "services/coordinator/job/non_finite_watch.h"
 #include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/job_members.h"
+#include "services/coordinator/scheduling/job_plan.h"
 #include "services/coordinator/testing/job_fixture.h"
 
 namespace muster::job_test {

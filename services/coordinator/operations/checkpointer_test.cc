@@ -19,7 +19,7 @@
 #include "lib/checkpoint/shared_files.h"
 #include "lib/status/status.h"
 #include "lib/transport/core/crc32c.h"
-#include "services/coordinator/dispatch/job_plan.h"
+#include "services/coordinator/scheduling/job_plan.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
 namespace muster::checkpointer_test {

@@ -31,11 +31,11 @@
 #include "lib/status/utf8.h"
 #include "services/coordinator/checkpoints/initial_values.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/dispatch/memory_check.h"
 #include "services/coordinator/job/job_state.h"
 #include "services/coordinator/job/job_update.h"
 #include "services/coordinator/operations/job_filter.h"
 #include "services/coordinator/scheduling/job_conditions.h"
+#include "services/coordinator/scheduling/memory_check.h"
 #include "services/coordinator/store/state_folder.h"
 
 namespace muster {

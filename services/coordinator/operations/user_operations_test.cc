@@ -22,7 +22,7 @@
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "proto/third_party/onnx/onnx.pb.h"
-#include "services/coordinator/dispatch/job_plan.h"
+#include "services/coordinator/scheduling/job_plan.h"
 #include "services/coordinator/testing/made_up_jobs.h"
 #include "services/coordinator/testing/registry_fixture.h"
 

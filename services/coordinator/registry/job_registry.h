@@ -26,7 +26,7 @@
 #include "services/coordinator/records/job_timeline.h"
 #include "services/coordinator/records/metrics_log.h"
 #include "services/coordinator/records/metrics_writer.h"
-#include "services/coordinator/scheduling/scheduler.h"
+#include "services/coordinator/scheduling/queue_placement.h"
 #include "services/coordinator/store/commit_queue.h"
 #include "services/coordinator/store/state_folder.h"
 #include "services/coordinator/store/store.h"
@@ -86,7 +86,7 @@ class JobRegistry {
     CommitQueue::Ticket last_change = 0;
     JobTimeline timeline = {};
     bool is_placeable = false;  // at the last look, it waited only for members
-    // The obstacle that the dispatcher found at its last look, if the job is QUEUED. Never stored.
+    // The obstacle that the scheduler found at its last look, if the job is QUEUED. Never stored.
     std::optional<Wait> wait = std::nullopt;
 
     // Returns the id under which the metrics know the job, or nullopt if it has no members.

@@ -16,7 +16,7 @@
 #include "gmock/gmock.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
-#include "services/coordinator/dispatch/job_plan.h"
+#include "services/coordinator/scheduling/job_plan.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
 // True if every sync of a metrics log must fail.

@@ -87,7 +87,7 @@ void AddWaiting(JobPhase phase, const std::optional<Wait>& wait, v1::Job& job,
     return;
   }
   Explain(*wait, waiting);
-  // The dispatcher has planned the job, so the record's message has the exact number of bytes.
+  // The scheduler has planned the job, so the record's message has the exact number of bytes.
   const bool memory = phase == JobPhase::kWaitsForMemory || phase == JobPhase::kMemoryTooSmall;
   if (wait->cause == WaitCause::kPsMemory && memory) waiting.set_message(job.message());
   waiting.set_workers_needed(wait->workers_needed);

@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/common/job_phase.h"
-#include "services/coordinator/scheduling/scheduler.h"
+#include "services/coordinator/scheduling/queue_placement.h"
 
 namespace muster {
 

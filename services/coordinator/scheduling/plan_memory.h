@@ -5,7 +5,7 @@
 
 #include "absl/container/btree_map.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/coordinator/scheduling/scheduler.h"
+#include "services/coordinator/scheduling/queue_placement.h"
 
 namespace muster {
 

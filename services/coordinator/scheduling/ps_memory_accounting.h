@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/coordinator/scheduling/scheduler.h"
+#include "services/coordinator/scheduling/queue_placement.h"
 
 namespace muster {
 

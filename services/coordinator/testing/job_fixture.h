@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/job/job.h"
+#include "services/coordinator/scheduling/job_plan.h"
 
 namespace muster {
 

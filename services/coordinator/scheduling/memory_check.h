@@ -8,7 +8,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/membership/lease_table.h"
-#include "services/coordinator/scheduling/scheduler.h"
+#include "services/coordinator/scheduling/queue_placement.h"
 
 namespace muster {
 

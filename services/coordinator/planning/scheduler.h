@@ -18,14 +18,14 @@
 #include "absl/time/time.h"
 #include "lib/graph/zoo/zoo.h"
 #include "services/coordinator/checkpoints/restore_choice.h"
-#include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/job/job.h"
 #include "services/coordinator/job/recovery/steps_to_train.h"
 #include "services/coordinator/membership/fleet.h"
 #include "services/coordinator/registry/job_registry.h"
+#include "services/coordinator/scheduling/job_plan.h"
 #include "services/coordinator/scheduling/ps_memory_accounting.h"
+#include "services/coordinator/scheduling/queue_placement.h"
 #include "services/coordinator/scheduling/recovery_placement.h"
-#include "services/coordinator/scheduling/scheduler.h"
 
 namespace muster {
 
@@ -34,11 +34,11 @@ namespace muster {
 // for it: no other job starts or grows, except recovering jobs.
 //
 // Plans take time: a model is built, 100,000 chunks are placed, a checkpoint is read. So two
-// threads of the dispatcher make them, outside of the registry's transactions. One thread serves
+// threads of the scheduler make them, outside of the registry's transactions. One thread serves
 // work that reads nothing and waits for no other job: recoveries in place, warm-ups, and searches
 // for replicas. The other thread serves all other jobs. Meanwhile the members count as taken. If a
 // job changes meanwhile (cancelled, suspended), or loses one of its members, it does not start. The
-// next Dispatch() plans it again.
+// next Pass() plans it again.
 //
 // A job starts from a checkpoint that was just read to its last byte. If that is damaged or cannot
 // be read, the job uses the previous one, with an event ("CHECKPOINT_DAMAGED",
@@ -49,21 +49,21 @@ namespace muster {
 // job keeps waiting with the reason "WAITS_FOR_MEMORY". A QUEUED job waits with "MEMORY_TOO_SMALL"
 // if too few ps are large enough. The job is planned again when they would fit.
 //
-// Thread-safe, except Dispatch().
-class Dispatcher {
+// Thread-safe, except Pass().
+class Scheduler {
  public:
   using ModelBuilder = std::function<absl::StatusOr<v1::Graph>(const v1::ModelSpec&)>;
   using RestoreChooser = std::function<absl::StatusOr<RestoreChoice>(
       const v1::Job&, const JobOrigin&, const StateFolder&, const RestoreWatch&)>;
-  // `registry` and `fleet` outlive the dispatcher.
-  Dispatcher(JobRegistry* registry, Fleet* fleet, ModelBuilder build_model = BuildModel,
-             RestoreChooser choose = ChooseRestore);
+  // `registry` and `fleet` outlive the scheduler.
+  Scheduler(JobRegistry* registry, Fleet* fleet, ModelBuilder build_model = BuildModel,
+            RestoreChooser choose = ChooseRestore);
   // Finishes the plans that are being made; drops waiting ones.
-  ~Dispatcher();
+  ~Scheduler();
 
   // Assigns free members to waiting jobs. Returns without waiting for their plans. Call it from one
   // thread, several times a second.
-  void Dispatch() ABSL_LOCKS_EXCLUDED(mu_);
+  void Pass() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Blocks until all dispatched jobs have been started or dropped.
   void AwaitIdle() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -166,7 +166,7 @@ class Dispatcher {
                                       const JobOrigin& origin,
                                       std::shared_ptr<const v1::Graph> graph);
   // Verifies the checkpoint that a plan starts from. Returns CANCELLED if the job now has another
-  // checkpoint, if the plan would not be started, or if the dispatcher stops. Otherwise fails as
+  // checkpoint, if the plan would not be started, or if the scheduler stops. Otherwise fails as
   // ChooseRestore() does. Returns the data that it was trained on.
   absl::StatusOr<TrainedData> Verify(const Start& start, const v1::Job& record,
                                      const JobOrigin& origin);
@@ -180,9 +180,9 @@ class Dispatcher {
   Fleet* const fleet_;
   const ModelBuilder build_model_;
   const RestoreChooser choose_;
-  // The time of the first Dispatch(); used by its thread only.
+  // The time of the first Pass(); used by its thread only.
   absl::Time start_ = absl::InfiniteFuture();
-  // The job for which freed members are reserved since the last Dispatch(), 0: none. Used by its
+  // The job for which freed members are reserved since the last Pass(), 0: none. Used by its
   // thread only.
   uint64_t reserved_for_ = 0;
   LettingGo letting_go_;

@@ -1,4 +1,4 @@
-#include "services/coordinator/dispatch/dispatcher.h"
+#include "services/coordinator/planning/scheduler.h"
 
 #include <glog/logging.h>
 
@@ -19,10 +19,10 @@
 #include "lib/plan/worker_devices.h"
 #include "lib/status/status.h"
 #include "lib/text/byte_size.h"
-#include "services/coordinator/dispatch/job_plan.h"
-#include "services/coordinator/dispatch/memory_check.h"
 #include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/replica_placement.h"
+#include "services/coordinator/scheduling/job_plan.h"
+#include "services/coordinator/scheduling/memory_check.h"
 #include "services/coordinator/scheduling/plan_memory.h"
 #include "services/coordinator/scheduling/worker_numbers.h"
 
@@ -147,15 +147,15 @@ absl::btree_set<std::string> Unsuitable(
 
 }  // namespace
 
-Dispatcher::Dispatcher(JobRegistry* registry, Fleet* fleet, ModelBuilder build_model,
-                       RestoreChooser choose)
+Scheduler::Scheduler(JobRegistry* registry, Fleet* fleet, ModelBuilder build_model,
+                     RestoreChooser choose)
     : registry_(registry),
       fleet_(fleet),
       build_model_(std::move(build_model)),
       choose_(std::move(choose)),
       threads_{std::thread([this] { Run(kCarried); }), std::thread([this] { Run(kOthers); })} {}
 
-Dispatcher::~Dispatcher() {
+Scheduler::~Scheduler() {
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
@@ -163,16 +163,16 @@ Dispatcher::~Dispatcher() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-Dispatcher::Starts Dispatcher::starting() const {
+Scheduler::Starts Scheduler::starting() const {
   absl::MutexLock lock(&mu_);
   return starting_;
 }
 
 // ---------------------------------------------------------------- memory of ps
 
-// Accounts for the memory of plans that this dispatcher did not make, which are from before a
+// Accounts for the memory of plans that this scheduler did not make, which are from before a
 // restart. Forgets what jobs took that are not active any more.
-void Dispatcher::LearnWhatIsTaken() {
+void Scheduler::LearnWhatIsTaken() {
   std::vector<std::shared_ptr<const v1::JobPlan>> unknown;
   {
     JobRegistry::Transaction transaction(registry_);
@@ -186,8 +186,8 @@ void Dispatcher::LearnWhatIsTaken() {
   for (const auto& plan : unknown) memory_.Take(*plan, MemoryOfPs(*plan));
 }
 
-BytesByPs Dispatcher::SumOfTaken(const JobRegistry::Transaction& transaction,
-                                 uint64_t except) const {
+BytesByPs Scheduler::SumOfTaken(const JobRegistry::Transaction& transaction,
+                                uint64_t except) const {
   std::vector<uint64_t> holders;
   for (const JobRegistry::Entry* entry : transaction.Active()) {
     const uint64_t number = entry->job.record().number();
@@ -196,16 +196,16 @@ BytesByPs Dispatcher::SumOfTaken(const JobRegistry::Transaction& transaction,
   return memory_.SumOf(holders);
 }
 
-Prospect Dispatcher::ProspectOf(const Start& start,
-                                const JobRegistry::Transaction& transaction) const {
+Prospect Scheduler::ProspectOf(const Start& start,
+                               const JobRegistry::Transaction& transaction) const {
   const BytesByPs others = SumOfTaken(transaction, start.number);
   Prospect prospect{.workers = static_cast<int>(start.workers.size())};
   for (const v1::Hello& ps : start.ps) prospect.room[ps.member()] = RoomOf(ps, others);
   return prospect;
 }
 
-bool Dispatcher::HasRoom(const Start& start, const JobRegistry::Transaction& transaction,
-                         const MemoryByPs& memory) const {
+bool Scheduler::HasRoom(const Start& start, const JobRegistry::Transaction& transaction,
+                        const MemoryByPs& memory) const {
   const Prospect prospect = ProspectOf(start, transaction);
   return std::ranges::all_of(prospect.room, [&](const auto& ps) {
     const auto needed = memory.find(ps.first);
@@ -213,7 +213,7 @@ bool Dispatcher::HasRoom(const Start& start, const JobRegistry::Transaction& tra
   });
 }
 
-bool Dispatcher::HasRoomNow(const Start& start, const MemoryByPs& memory) const {
+bool Scheduler::HasRoomNow(const Start& start, const MemoryByPs& memory) const {
   JobRegistry::Transaction transaction(registry_);
   return HasRoom(start, transaction, memory);
 }
@@ -221,14 +221,14 @@ bool Dispatcher::HasRoomNow(const Start& start, const MemoryByPs& memory) const 
 // Whether a job may be stopped because its start_timeout is over. After a restart, members must get
 // the chance to reattach first. While the coordinator is partitioned, it cannot know which members
 // are available.
-bool Dispatcher::MayGiveUpWaiting(const Job& job, absl::Time now) const {
+bool Scheduler::MayGiveUpWaiting(const Job& job, absl::Time now) const {
   return now - start_ >= FailureDetector::kRestartGrace && !fleet_->partitioned() &&
          job.WaitsTooLong(now);
 }
 
 // Makes jobs whose last checkpoint is still being committed wait, or stops those that have waited
 // too long. Queued jobs, and jobs that lost their shards, continue from it after its commit.
-void Dispatcher::WaitForCommits(JobRegistry::Transaction& transaction) {
+void Scheduler::WaitForCommits(JobRegistry::Transaction& transaction) {
   const absl::Time now = registry_->Now();
   for (const auto& [number, entry] : transaction.jobs()) {
     if (!entry->rounds.committing()) continue;
@@ -256,8 +256,8 @@ void Dispatcher::WaitForCommits(JobRegistry::Transaction& transaction) {
 
 // Stops a job whose start_timeout is over. Returns whether it did. The message says what the job
 // needs, and what the fleet has.
-bool Dispatcher::GiveUpWaiting(JobRegistry::Transaction& transaction, const WaitingJob& waiting,
-                               const FreeMembers& free) {
+bool Scheduler::GiveUpWaiting(JobRegistry::Transaction& transaction, const WaitingJob& waiting,
+                              const FreeMembers& free) {
   JobRegistry::Entry& entry = *transaction.FindNumber(waiting.number);
   const absl::Time now = registry_->Now();
   if (!MayGiveUpWaiting(entry.job, now)) return false;
@@ -284,9 +284,9 @@ bool Dispatcher::GiveUpWaiting(JobRegistry::Transaction& transaction, const Wait
 }
 
 // Records an event when the reason changes, not when the figures change.
-void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Transaction& transaction,
-                                     const WaitingJob& waiting,
-                                     const std::vector<FreeMembers::Ps>& ps) {
+void Scheduler::TellWhatIsWaitedFor(JobRegistry::Transaction& transaction,
+                                    const WaitingJob& waiting,
+                                    const std::vector<FreeMembers::Ps>& ps) {
   JobRegistry::Entry& entry = *transaction.FindNumber(waiting.number);
   const JobPhase told = entry.job.phase();
   const bool told_of_more = told == JobPhase::kWaitsForMemory ||
@@ -324,8 +324,8 @@ void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Transaction& transaction,
 
 // ---------------------------------------------------------------- choosing
 
-std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Transaction& transaction,
-                                                const Starts& starting) {
+std::vector<WaitingJob> Scheduler::WaitingJobs(const JobRegistry::Transaction& transaction,
+                                               const Starts& starting) {
   const absl::Time now = registry_->Now();
   memory_.ForgetNeeds(now, [&](uint64_t number, int ps) {
     const JobRegistry::Entry* const entry = transaction.FindNumber(number);
@@ -358,10 +358,10 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Transaction& 
   return waiting;
 }
 
-FreeMembers Dispatcher::FindFreeMembers(const JobRegistry::Transaction& transaction,
-                                        const Starts& starting,
-                                        const absl::btree_map<std::string, AttachedMember>& members,
-                                        const LettingGo& before) {
+FreeMembers Scheduler::FindFreeMembers(const JobRegistry::Transaction& transaction,
+                                       const Starts& starting,
+                                       const absl::btree_map<std::string, AttachedMember>& members,
+                                       const LettingGo& before) {
   const absl::Time now = registry_->Now();
   absl::flat_hash_map<std::string, int> jobs;  // by member
   for (const auto& [number, start] : starting) {
@@ -396,10 +396,10 @@ FreeMembers Dispatcher::FindFreeMembers(const JobRegistry::Transaction& transact
   return free;
 }
 
-void Dispatcher::AddNeeds(const JobRegistry::Transaction& transaction,
-                          const JobRegistry::Entry& entry,
-                          const absl::btree_map<std::string, AttachedMember>& members,
-                          RecoveringJob& job) const {
+void Scheduler::AddNeeds(const JobRegistry::Transaction& transaction,
+                         const JobRegistry::Entry& entry,
+                         const absl::btree_map<std::string, AttachedMember>& members,
+                         RecoveringJob& job) const {
   const uint64_t number = entry.job.record().number();
   const BytesByPs others = SumOfTaken(transaction, number);
   const MemoryByPs memory = memory_.MemoryOf(number);
@@ -414,11 +414,11 @@ void Dispatcher::AddNeeds(const JobRegistry::Transaction& transaction,
   }
 }
 
-RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
-                                   const JobRegistry::Entry& entry,
-                                   const Job::ResumePoint& resume_point,
-                                   const absl::btree_map<std::string, AttachedMember>& members,
-                                   const FreeMembers& free) const {
+RecoveringJob Scheduler::Describe(const JobRegistry::Transaction& transaction,
+                                  const JobRegistry::Entry& entry,
+                                  const Job::ResumePoint& resume_point,
+                                  const absl::btree_map<std::string, AttachedMember>& members,
+                                  const FreeMembers& free) const {
   const v1::Job& record = entry.job.record();
   const absl::Time now = registry_->Now();
   // Returns the name of a member that stays with the job, otherwise "". A leaving ps stays while
@@ -489,9 +489,10 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
 
 // The resume point of a halted job is not known yet. Until the job has stopped it keeps its memory,
 // whatever the resume point will be. Lost ps are left out, because replicas may replace them.
-RecoveringJob Dispatcher::DescribeHalted(
-    const JobRegistry::Transaction& transaction, const JobRegistry::Entry& entry,
-    const absl::btree_map<std::string, AttachedMember>& members, const FreeMembers& free) const {
+RecoveringJob Scheduler::DescribeHalted(const JobRegistry::Transaction& transaction,
+                                        const JobRegistry::Entry& entry,
+                                        const absl::btree_map<std::string, AttachedMember>& members,
+                                        const FreeMembers& free) const {
   const auto& shards = entry.job.plan()->shards();
   RecoveringJob job = Describe(transaction, entry,
                                {.carries = entry.job.HoldsMemory(),
@@ -502,12 +503,12 @@ RecoveringJob Dispatcher::DescribeHalted(
   return job;
 }
 
-bool Dispatcher::GoesOnSoon(const Job& job, absl::Time now) const {
+bool Scheduler::GoesOnSoon(const Job& job, absl::Time now) const {
   return !job.RecoversToStop() && registry_->MetricsTrouble(job.record().number()).ok() &&
          now - job.WaitsForFilesSince() < kFilesTakeMax;
 }
 
-std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
+std::vector<std::shared_ptr<const Scheduler::Start>> Scheduler::Recoveries(
     JobRegistry::Transaction& transaction, const Starts& starting,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free) {
   const absl::Time now = registry_->Now();
@@ -593,9 +594,9 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
 
 // The job does not wait for the whole grace, which is for members that learn late of the new
 // coordinator. A coordinator that stayed up would wait only for the lease of a silent member, 5 s.
-bool Dispatcher::GiveUpMissing(JobRegistry::Transaction& transaction,
-                               const absl::btree_map<std::string, AttachedMember>& members,
-                               const FreeMembers& free) const {
+bool Scheduler::GiveUpMissing(JobRegistry::Transaction& transaction,
+                              const absl::btree_map<std::string, AttachedMember>& members,
+                              const FreeMembers& free) const {
   if (fleet_->partitioned()) return false;
   const absl::Time now = registry_->Now();
   std::vector<std::string> left = free.workers;
@@ -634,14 +635,14 @@ bool Dispatcher::GiveUpMissing(JobRegistry::Transaction& transaction,
 }
 
 // The message also says what happened to the job, because that is why it does not run.
-void Dispatcher::TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job) {
+void Scheduler::TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job) {
   entry.job.WaitFor(LacksMemory(job) ? JobPhase::kWaitsForMemory : JobPhase::kWaitsForMembers,
                     LackOf(job), registry_->Now());
 }
 
 // Uses free workers that no job waits for. They get the ranks that they would have if the job were
 // halted now.
-std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkersJoin(
+std::vector<std::shared_ptr<const Scheduler::Start>> Scheduler::LetFreeWorkersJoin(
     JobRegistry::Transaction& transaction, const std::vector<Placement>& placements,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) {
   for (const Placement& placement : placements) {
@@ -701,9 +702,9 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
 // Only a job that has waited for kReserveAfter takes workers from others, because the autoscaler or
 // a job that ends may provide workers earlier. The freed workers go to that job, because it is the
 // first in the queue.
-void Dispatcher::LetWorkersYield(JobRegistry::Transaction& transaction,
-                                 const std::vector<WaitingJob>& waiting, const Decision& decision,
-                                 const FreeMembers& free) {
+void Scheduler::LetWorkersYield(JobRegistry::Transaction& transaction,
+                                const std::vector<WaitingJob>& waiting, const Decision& decision,
+                                const FreeMembers& free) {
   if (free.reserved_for != 0 || decision.waits.empty()) return;
   const Wait& first = decision.waits.front();
   const WaitingJob& job = *std::ranges::find(waiting, first.number, &WaitingJob::number);
@@ -742,7 +743,7 @@ void Dispatcher::LetWorkersYield(JobRegistry::Transaction& transaction,
 // Looks for members with which each job would continue if it were halted now. Skips a job if
 // another start is about to use one of these ps, because the memory that will be left there is not
 // known yet.
-std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForReplicas(
+std::vector<std::shared_ptr<const Scheduler::Start>> Scheduler::LookForReplicas(
     const JobRegistry::Transaction& transaction,
     const std::vector<std::shared_ptr<const Start>>& starts,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) const {
@@ -786,7 +787,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForReplica
   return searches;
 }
 
-void Dispatcher::Dispatch() {
+void Scheduler::Pass() {
   // If the store is not writable, no start could be stored.
   if (registry_->changes().full() || !registry_->changes().trouble().ok()) return;
   // Keeps entries of the previous pass only if this pass finds them again. A pass that returns
@@ -865,7 +866,7 @@ void Dispatcher::Dispatch() {
   }
 }
 
-void Dispatcher::AwaitIdle() const {
+void Scheduler::AwaitIdle() const {
   absl::MutexLock lock(&mu_);
   auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return starting_.empty(); };
   mu_.Await(absl::Condition(&idle));
@@ -873,7 +874,7 @@ void Dispatcher::AwaitIdle() const {
 
 // ---------------------------------------------------------------- starting
 
-void Dispatcher::Run(Lane lane) {
+void Scheduler::Run(Lane lane) {
   auto something = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return !queues_[lane].empty() || stopping_;
   };
@@ -898,28 +899,28 @@ void Dispatcher::Run(Lane lane) {
   }
 }
 
-JobRegistry::Entry* Dispatcher::FindUnchanged(JobRegistry::Transaction& transaction,
-                                              const Start& start) const {
+JobRegistry::Entry* Scheduler::FindUnchanged(JobRegistry::Transaction& transaction,
+                                             const Start& start) const {
   JobRegistry::Entry* const entry = transaction.FindNumber(start.number);
   const v1::JobState state = start.resume_point ? v1::RECOVERING : v1::QUEUED;
   if (entry == nullptr || entry->job.state() != state) return nullptr;
   return entry->job.record().revision() == start.revision ? entry : nullptr;
 }
 
-JobRegistry::Entry* Dispatcher::FindRunning(JobRegistry::Transaction& transaction,
-                                            const Start& start) {
+JobRegistry::Entry* Scheduler::FindRunning(JobRegistry::Transaction& transaction,
+                                           const Start& start) {
   JobRegistry::Entry* const entry = transaction.FindNumber(start.number);
   const bool unchanged = entry != nullptr && entry->job.state() == v1::RUNNING &&
                          entry->job.record().generation() == start.generation;
   return unchanged ? entry : nullptr;
 }
 
-bool Dispatcher::AllAttached(const Start& start) const {
+bool Scheduler::AllAttached(const Start& start) const {
   auto attached = [this](const v1::Hello& hello) { return fleet_->IsAttached(hello); };
   return std::ranges::all_of(start.workers, attached) && std::ranges::all_of(start.ps, attached);
 }
 
-bool Dispatcher::AnyGone(const Start& start) const {
+bool Scheduler::AnyGone(const Start& start) const {
   const auto members = fleet_->members();
   auto gone = [&](const v1::Hello& hello) {
     const auto known = members.find(hello.member());
@@ -928,7 +929,7 @@ bool Dispatcher::AnyGone(const Start& start) const {
   return std::ranges::any_of(start.workers, gone) || std::ranges::any_of(start.ps, gone);
 }
 
-void Dispatcher::Carry(const Start& start) {
+void Scheduler::Carry(const Start& start) {
   v1::Job record;
   JobOrigin origin;
   std::shared_ptr<const v1::Graph> graph;
@@ -980,7 +981,7 @@ void Dispatcher::Carry(const Start& start) {
   JobRegistry::Transaction transaction(registry_);
   JobRegistry::Entry* const entry = FindUnchanged(transaction, start);
   if (entry == nullptr || !AllAttached(start) || absl::IsCancelled(fault)) return;
-  if (absl::IsResourceExhausted(fault)) {  // the next Dispatch() tries again
+  if (absl::IsResourceExhausted(fault)) {  // the next Pass() tries again
     const LogScope scope({.job = JobIdOf(record.name()), .generation = record.generation()});
     LOG_EVERY_N(ERROR, 300) << JobIdOf(record.name()) << " cannot be started yet: " << fault;
     return;
@@ -995,7 +996,7 @@ void Dispatcher::Carry(const Start& start) {
       entry->job.WaitFor(JobPhase::kWaitsForMemory, "memory of ps", registry_->Now());
       transaction.Commit(*entry);
     }
-    // The next Dispatch() finds other ps, or reports what the job waits for.
+    // The next Pass() finds other ps, or reports what the job waits for.
     memory_.Need(start.number, static_cast<int>(start.ps.size()), std::move(memory),
                  registry_->Now());
     return;
@@ -1008,7 +1009,7 @@ void Dispatcher::Carry(const Start& start) {
 }
 
 // Copies the running plan outside of the transactions, because it may be large.
-void Dispatcher::BeginWarmUp(const Start& start) {
+void Scheduler::BeginWarmUp(const Start& start) {
   std::shared_ptr<const v1::JobPlan> running;
   {
     JobRegistry::Transaction transaction(registry_);
@@ -1030,7 +1031,7 @@ void Dispatcher::BeginWarmUp(const Start& start) {
 
 // Uses the plan that Carry() would make. Otherwise a job could be halted for replicas, get none,
 // and be halted again and again.
-void Dispatcher::SeekReplicas(const Start& start) {
+void Scheduler::SeekReplicas(const Start& start) {
   v1::Job record;
   std::shared_ptr<const v1::JobPlan> running;
   {
@@ -1062,9 +1063,9 @@ void Dispatcher::SeekReplicas(const Start& start) {
   memory_.SetFruitless(start.number, ProspectOf(start, transaction));
 }
 
-absl::StatusOr<PlanRequest> Dispatcher::Prepare(const Start& start, const v1::Job& record,
-                                                const JobOrigin& origin,
-                                                std::shared_ptr<const v1::Graph> graph) {
+absl::StatusOr<PlanRequest> Scheduler::Prepare(const Start& start, const v1::Job& record,
+                                               const JobOrigin& origin,
+                                               std::shared_ptr<const v1::Graph> graph) {
   const std::string id = JobIdOf(record.name());
   RETURN_IF_ERROR(registry_->folder().MakeJob(id));
   PlanRequest request{.job = record,
@@ -1086,8 +1087,8 @@ absl::StatusOr<PlanRequest> Dispatcher::Prepare(const Start& start, const v1::Jo
 
 // Reading may take minutes. Meanwhile the members are reserved and other jobs wait. So the read
 // stops once the job can no longer start with these members.
-absl::StatusOr<TrainedData> Dispatcher::Verify(const Start& start, const v1::Job& record,
-                                               const JobOrigin& origin) {
+absl::StatusOr<TrainedData> Scheduler::Verify(const Start& start, const v1::Job& record,
+                                              const JobOrigin& origin) {
   std::atomic<int64_t> looks_at_ms = 0;
   std::atomic<bool> in_vain = false;
   auto stop = [&] {
@@ -1117,9 +1118,9 @@ absl::StatusOr<TrainedData> Dispatcher::Verify(const Start& start, const v1::Job
   return absl::CancelledError("the job has changed");
 }
 
-// Passing over a checkpoint changes the job, so the present plan is dropped. The next Dispatch()
+// Passing over a checkpoint changes the job, so the present plan is dropped. The next Pass()
 // starts the job.
-void Dispatcher::TellPassedOver(uint64_t number, const RestoreChoice& choice) {
+void Scheduler::TellPassedOver(uint64_t number, const RestoreChoice& choice) {
   JobRegistry::Transaction transaction(registry_);
   JobRegistry::Entry* const entry = transaction.FindNumber(number);
   if (entry == nullptr) return;

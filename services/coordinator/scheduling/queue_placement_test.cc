@@ -1,4 +1,4 @@
-#include "services/coordinator/scheduling/scheduler.h"
+#include "services/coordinator/scheduling/queue_placement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ std::vector<uint64_t> Numbers(const std::vector<Placement>& placements) {
   return numbers;
 }
 
-TEST(SchedulerTest, AJobStartsOnlyWithAllItsMembers) {
+TEST(QueuePlacementTest, AJobStartsOnlyWithAllItsMembers) {
   const WaitingJob job{.number = 1, .workers_min = 2, .workers_max = 2, .ps = 2};
 
   EXPECT_THAT(Schedule({job}, Fleet({"w-0"}, {"p-0", "p-1"})), IsEmpty());
@@ -29,7 +29,7 @@ TEST(SchedulerTest, AJobStartsOnlyWithAllItsMembers) {
   EXPECT_THAT(Numbers(Schedule({job}, Fleet({"w-0", "w-1"}, {"p-0", "p-1"}))), ElementsAre(1));
 }
 
-TEST(SchedulerTest, AJobWithoutPsNeedsNone) {
+TEST(QueuePlacementTest, AJobWithoutPsNeedsNone) {
   const WaitingJob job{.number = 1, .workers_min = 2, .workers_max = 2, .ps = 0};
 
   const auto placements = Schedule({job}, Fleet({"w-0", "w-1"}, {}));
@@ -39,21 +39,21 @@ TEST(SchedulerTest, AJobWithoutPsNeedsNone) {
   EXPECT_THAT(placements[0].ps, IsEmpty());
 }
 
-TEST(SchedulerTest, HigherPriorityGoesFirstThenSubmissionOrder) {
+TEST(QueuePlacementTest, HigherPriorityGoesFirstThenSubmissionOrder) {
   const std::vector<WaitingJob> jobs = {
       {.number = 1}, {.number = 2, .priority = 5}, {.number = 3, .priority = 5}};
 
   EXPECT_THAT(Numbers(Schedule(jobs, Fleet({"w-0", "w-1"}, {"p-0"}))), ElementsAre(2, 3));
 }
 
-TEST(SchedulerTest, LaterJobsStartBeforeOneThatDoesNotFit) {
+TEST(QueuePlacementTest, LaterJobsStartBeforeOneThatDoesNotFit) {
   const std::vector<WaitingJob> jobs = {{.number = 1, .workers_min = 4, .workers_max = 4},
                                         {.number = 2}};
 
   EXPECT_THAT(Numbers(Schedule(jobs, Fleet({"w-0", "w-1"}, {"p-0"}))), ElementsAre(2));
 }
 
-TEST(SchedulerTest, WorkersUpToTheMaximumInNaturalOrder) {
+TEST(QueuePlacementTest, WorkersUpToTheMaximumInNaturalOrder) {
   const auto placements = Schedule({WaitingJob{.number = 1, .workers_min = 1, .workers_max = 3}},
                                    Fleet({"w-10", "w-2", "w-1", "w-30"}, {"p-0"}));
 
@@ -61,7 +61,7 @@ TEST(SchedulerTest, WorkersUpToTheMaximumInNaturalOrder) {
   EXPECT_THAT(placements[0].workers, ElementsAre("w-1", "w-2", "w-10"));
 }
 
-TEST(SchedulerTest, AJobThatExpectsMoreWorkersDoesNotSettleForFewer) {
+TEST(QueuePlacementTest, AJobThatExpectsMoreWorkersDoesNotSettleForFewer) {
   WaitingJob job{.number = 1, .workers_min = 1, .workers_max = 2, .settle_for_fewer = false};
   EXPECT_THAT(Schedule({job}, Fleet({"w-0"}, {"p-0"})), IsEmpty());
 
@@ -69,7 +69,7 @@ TEST(SchedulerTest, AJobThatExpectsMoreWorkersDoesNotSettleForFewer) {
   EXPECT_THAT(Numbers(Schedule({job}, Fleet({"w-0"}, {"p-0"}))), ElementsAre(1));
 }
 
-TEST(SchedulerTest, AJobWithLogicalWorkersStartsWithAUsefulNumber) {
+TEST(QueuePlacementTest, AJobWithLogicalWorkersStartsWithAUsefulNumber) {
   WaitingJob job{.number = 1, .workers_min = 1, .workers_max = 8, .logical = 8};
   const std::vector<std::string> seven = {"w-0", "w-1", "w-2", "w-3", "w-4", "w-5", "w-6"};
   const auto workers = [&](std::vector<FreeMembers::Ps> ps) {
@@ -84,7 +84,7 @@ TEST(SchedulerTest, AJobWithLogicalWorkersStartsWithAUsefulNumber) {
   EXPECT_EQ(workers({{.name = "p-0", .room_bytes = 29}}), 0);
 }
 
-TEST(SchedulerTest, AJobTakesTheWorkersThatItPrefersFirst) {
+TEST(QueuePlacementTest, AJobTakesTheWorkersThatItPrefersFirst) {
   const auto placements = Schedule(
       {WaitingJob{.number = 1, .workers_max = 3, .logical = 3, .preferred = {"w-10", "w-3", "w-4"}},
        WaitingJob{.number = 2}},
@@ -94,7 +94,7 @@ TEST(SchedulerTest, AJobTakesTheWorkersThatItPrefersFirst) {
   EXPECT_THAT(placements[1].workers, ElementsAre("w-2"));
 }
 
-TEST(SchedulerTest, AJobTakesNoUnsuitableWorkers) {
+TEST(QueuePlacementTest, AJobTakesNoUnsuitableWorkers) {
   WaitingJob job{.number = 1, .workers_max = 3, .preferred = {"w-2"}, .unsuitable = {"w-1", "w-2"}};
   FreeMembers free = Fleet({"w-1", "w-2", "w-3", "w-4"}, {"p-0"});
   free.workers_attached = 5;
@@ -115,7 +115,7 @@ TEST(SchedulerTest, AJobTakesNoUnsuitableWorkers) {
   EXPECT_FALSE(CouldFit(job, free));
 }
 
-TEST(SchedulerTest, FreeMembersAreReservedForAGangThatHasWaitedLong) {
+TEST(QueuePlacementTest, FreeMembersAreReservedForAGangThatHasWaitedLong) {
   const std::vector<WaitingJob> jobs = {
       {.number = 1, .workers_min = 3, .workers_max = 3, .has_reservation = true},
       {.number = 2},
@@ -128,7 +128,7 @@ TEST(SchedulerTest, FreeMembersAreReservedForAGangThatHasWaitedLong) {
   EXPECT_THAT(Numbers(Schedule({jobs[0], jobs[1]}, free)), ElementsAre(1));
 }
 
-TEST(SchedulerTest, OnlySuitableWorkersAreReserved) {
+TEST(QueuePlacementTest, OnlySuitableWorkersAreReserved) {
   const std::vector<WaitingJob> jobs = {{.number = 1,
                                          .workers_min = 2,
                                          .workers_max = 2,
@@ -142,7 +142,7 @@ TEST(SchedulerTest, OnlySuitableWorkersAreReserved) {
   EXPECT_THAT(placements[0].workers, ElementsAre("w-1"));
 }
 
-TEST(SchedulerTest, NoJobStartsWhileAJobAheadOfTheQueueReserves) {
+TEST(QueuePlacementTest, NoJobStartsWhileAJobAheadOfTheQueueReserves) {
   FreeMembers free = Fleet({"w-0", "w-1"}, {"p-0"});
   free.reserved_for = 9;
 
@@ -156,7 +156,7 @@ TEST(SchedulerTest, NoJobStartsWhileAJobAheadOfTheQueueReserves) {
   }
 }
 
-TEST(SchedulerTest, NothingIsReservedForAGangThatTheFleetIsTooSmallFor) {
+TEST(QueuePlacementTest, NothingIsReservedForAGangThatTheFleetIsTooSmallFor) {
   const std::vector<WaitingJob> jobs = {
       {.number = 1, .workers_min = 3, .workers_max = 3, .has_reservation = true},
       {.number = 2, .ps = 2, .has_reservation = true},
@@ -167,7 +167,7 @@ TEST(SchedulerTest, NothingIsReservedForAGangThatTheFleetIsTooSmallFor) {
   EXPECT_THAT(Numbers(Schedule(jobs, free)), ElementsAre(3));
 }
 
-TEST(SchedulerTest, PsWithTheFewestJobsAreChosenAndShared) {
+TEST(QueuePlacementTest, PsWithTheFewestJobsAreChosenAndShared) {
   FreeMembers free{.workers = {"w-0", "w-1"}, .ps = {{"p-0", 2}, {"p-1", 0}, {"p-2", 1}}};
   const std::vector<WaitingJob> jobs = {{.number = 1, .ps = 2}, {.number = 2, .ps = 1}};
 
@@ -178,7 +178,7 @@ TEST(SchedulerTest, PsWithTheFewestJobsAreChosenAndShared) {
   EXPECT_THAT(placements[1].ps, ElementsAre("p-1"));
 }
 
-TEST(SchedulerTest, PsWithoutRoomForTheShardsArePassedOver) {
+TEST(QueuePlacementTest, PsWithoutRoomForTheShardsArePassedOver) {
   FreeMembers free{.workers = {"w-0", "w-1"},
                    .ps = {{"p-0", 0, /*room_bytes=*/99, /*capacity_bytes=*/500},
                           {"p-1", 5, /*room_bytes=*/250, /*capacity_bytes=*/500}}};
@@ -198,7 +198,7 @@ TEST(SchedulerTest, PsWithoutRoomForTheShardsArePassedOver) {
       << "50 bytes are left for the third job";
 }
 
-TEST(SchedulerTest, JobTakesFewerWorkersIfMemoryIsShort) {
+TEST(QueuePlacementTest, JobTakesFewerWorkersIfMemoryIsShort) {
   FreeMembers free{.workers = {"w-0", "w-1", "w-2"}, .ps = {{"p-0", 0, 150, 500}}};
   WaitingJob job{.number = 1,
                  .workers_min = 1,
@@ -213,7 +213,7 @@ TEST(SchedulerTest, JobTakesFewerWorkersIfMemoryIsShort) {
   EXPECT_THAT(Schedule({job}, free), IsEmpty());
 }
 
-TEST(SchedulerTest, NothingIsReservedForAJobThatNoPsIsLargeEnoughFor) {
+TEST(QueuePlacementTest, NothingIsReservedForAJobThatNoPsIsLargeEnoughFor) {
   const FreeMembers free{.workers = {"w-0"}, .ps = {{"p-0", 1, 50, 100}}, .workers_attached = 1};
   WaitingJob large{.number = 1, .ps_memory = {.bytes = 101}, .has_reservation = true};
   const WaitingJob small{.number = 2, .ps_memory = {.bytes = 10}};
@@ -223,7 +223,7 @@ TEST(SchedulerTest, NothingIsReservedForAJobThatNoPsIsLargeEnoughFor) {
   EXPECT_THAT(Schedule({large, small}, free), IsEmpty()) << "it fits when the other job has ended";
 }
 
-TEST(SchedulerTest, TellsWhetherAJobWaitsForMemoryOfPs) {
+TEST(QueuePlacementTest, TellsWhetherAJobWaitsForMemoryOfPs) {
   const std::vector<FreeMembers::Ps> ps = {{"p-0", 1, 50, 100}, {"p-1", 0, 80, 80}};
   WaitingJob job{.number = 1, .ps = 1};
 
@@ -241,7 +241,7 @@ TEST(SchedulerTest, TellsWhetherAJobWaitsForMemoryOfPs) {
   EXPECT_EQ(FitOf(job, ps), MemoryFit::kFits) << "it waits for a third ps";
 }
 
-TEST(SchedulerTest, EachWaitHasItsCauseAndPosition) {
+TEST(QueuePlacementTest, EachWaitHasItsCauseAndPosition) {
   FreeMembers free;
   free.workers = {"w-0", "w-1"};
   free.workers_attached = 6;

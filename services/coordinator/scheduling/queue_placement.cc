@@ -1,4 +1,4 @@
-#include "services/coordinator/scheduling/scheduler.h"
+#include "services/coordinator/scheduling/queue_placement.h"
 
 #include <algorithm>
 #include <tuple>

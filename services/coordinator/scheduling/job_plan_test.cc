@@ -1,4 +1,4 @@
-#include "services/coordinator/dispatch/job_plan.h"
+#include "services/coordinator/scheduling/job_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/dispatch/memory_check.h"
+#include "services/coordinator/scheduling/memory_check.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

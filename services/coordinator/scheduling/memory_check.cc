@@ -1,4 +1,4 @@
-#include "services/coordinator/dispatch/memory_check.h"
+#include "services/coordinator/scheduling/memory_check.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/graph/cost.h"
 #include "lib/text/byte_size.h"
-#include "services/coordinator/dispatch/job_plan.h"
+#include "services/coordinator/scheduling/job_plan.h"
 #include "services/coordinator/scheduling/plan_memory.h"
 #include "services/coordinator/scheduling/ps_memory_accounting.h"
 

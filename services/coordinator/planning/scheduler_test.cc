@@ -1,4 +1,4 @@
-#include "services/coordinator/dispatch/dispatcher.h"
+#include "services/coordinator/planning/scheduler.h"
 
 #include <gmock/gmock.h>
 
@@ -22,7 +22,7 @@
 #include "services/coordinator/scheduling/plan_memory.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
-namespace muster::dispatcher_test {
+namespace muster::scheduler_test {
 namespace {
 
 using ::testing::AllOf;
@@ -30,20 +30,20 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-class DispatcherTest : public RegistryFixture {
+class SchedulerTest : public RegistryFixture {
  protected:
-  ~DispatcherTest() override {
+  ~SchedulerTest() override {
     if (!go_.HasBeenNotified()) go_.Notify();
   }
 
   // Runs one pass as the ticker does. Blocks until all its starts and changes are done.
-  void Dispatch() {
+  void Pass() {
     if (!go_.HasBeenNotified()) go_.Notify();
-    dispatcher_.Dispatch();
+    scheduler_.Pass();
     Settle();
   }
   void Settle() {
-    dispatcher_.AwaitIdle();
+    scheduler_.AwaitIdle();
     registry_->changes().AwaitAll();
   }
 
@@ -86,9 +86,9 @@ class DispatcherTest : public RegistryFixture {
     const uint64_t job = AddElasticJob(workers_max, logical);
     attached_ = {Attach("p-0"), Attach("w-0")};
     now_ += limits::kAttachBackoffMax + absl::Seconds(10);
-    Dispatch();
+    Pass();
     now_ += absl::Seconds(10);
-    Dispatch();
+    Pass();
     EXPECT_EQ(View(job).workers_size(), 1);
     for (const char* member : {"w-0", "p-0"}) Tell(job, member, v1::MEMBER_PREPARED);
     now_ += Job::kJoinAfter;
@@ -162,20 +162,20 @@ class DispatcherTest : public RegistryFixture {
 
   std::vector<std::shared_ptr<Attachment>> attached_;
   absl::Notification go_;  // no model is built before this, so no plan is made
-  Dispatcher dispatcher_{registry_.get(), fleet_.get(), [this](const v1::ModelSpec& spec) {
-                           go_.WaitForNotification();
-                           return BuildModel(spec);
-                         }};
+  Scheduler scheduler_{registry_.get(), fleet_.get(), [this](const v1::ModelSpec& spec) {
+                         go_.WaitForNotification();
+                         return BuildModel(spec);
+                       }};
 };
 
-TEST_F(DispatcherTest, AJobStartsWhenItsWholeGangIsAttached) {
+TEST_F(SchedulerTest, AJobStartsWhenItsWholeGangIsAttached) {
   const uint64_t job = AddJob();
   Attach("w-0");
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::QUEUED);
 
   Attach("p-0");
-  Dispatch();
+  Pass();
 
   const v1::Job view = View(job);
   EXPECT_EQ(view.state(), v1::PREPARING) << view.message();
@@ -186,7 +186,7 @@ TEST_F(DispatcherTest, AJobStartsWhenItsWholeGangIsAttached) {
       << "the model is built from the spec";
 }
 
-TEST_F(DispatcherTest, UsesTheModelThatTheSubmissionBuilt) {
+TEST_F(SchedulerTest, UsesTheModelThatTheSubmissionBuilt) {
   auto graph = std::make_shared<v1::Graph>();
   v1::Parameter& parameter = *graph->add_parameters();
   parameter.set_name("as submitted");
@@ -194,7 +194,7 @@ TEST_F(DispatcherTest, UsesTheModelThatTheSubmissionBuilt) {
   const uint64_t job = AddJob(graph);
   Attach("w-0");
   Attach("p-0");
-  Dispatch();
+  Pass();
   ASSERT_EQ(View(job).state(), v1::PREPARING);
   {
     JobRegistry::Transaction transaction(registry_.get());
@@ -206,7 +206,7 @@ TEST_F(DispatcherTest, UsesTheModelThatTheSubmissionBuilt) {
     transaction.Commit(entry);
   }
 
-  Dispatch();
+  Pass();
 
   JobRegistry::Transaction transaction(registry_.get());
   const Job& again = transaction.FindNumber(job)->job;
@@ -216,58 +216,58 @@ TEST_F(DispatcherTest, UsesTheModelThatTheSubmissionBuilt) {
 
 // A member that failed to attach just before the coordinator started tries again after
 // kAttachBackoffMax.
-TEST_F(DispatcherTest, AfterAStartAJobWaitsForMembersInBackOff) {
+TEST_F(SchedulerTest, AfterAStartAJobWaitsForMembersInBackOff) {
   const uint64_t job = AddElasticJob();
   Attach("p-0");
   Attach("w-0");
   now_ += limits::kAttachBackoffMax + absl::Seconds(1);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::QUEUED);
 
   Attach("w-1");
-  Dispatch();
+  Pass();
 
   ASSERT_EQ(View(job).state(), v1::PREPARING);
   EXPECT_EQ(View(job).workers_size(), 2);
 }
 
-TEST_F(DispatcherTest, AJobDoesNotWaitForeverForOptionalMembers) {
+TEST_F(SchedulerTest, AJobDoesNotWaitForeverForOptionalMembers) {
   const uint64_t job = AddElasticJob();
   Attach("p-0");
   Attach("w-0");
-  Dispatch();  // from here on members can reattach
+  Pass();  // from here on members can reattach
   EXPECT_EQ(View(job).state(), v1::QUEUED);
   now_ += limits::kAttachBackoffMax + absl::Seconds(3);
 
-  Dispatch();
+  Pass();
 
   EXPECT_EQ(View(job).state(), v1::PREPARING);
 }
 
 // Seven workers are as fast as four if the batch has eight shares, so the job does not wait for
 // them.
-TEST_F(DispatcherTest, AJobWithLogicalWorkersStartsAtOnceWithAUsefulNumber) {
+TEST_F(SchedulerTest, AJobWithLogicalWorkersStartsAtOnceWithAUsefulNumber) {
   const uint64_t job = AddElasticJob(/*workers_max=*/7, /*logical=*/8);
   Attach("p-0");
   for (int i = 0; i < 3; ++i) Attach(absl::StrCat("w-", i));
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::QUEUED) << "a fourth worker may attach";
   for (int i = 3; i < 7; ++i) Attach(absl::StrCat("w-", i));
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
   EXPECT_THAT(View(job).workers(), ElementsAre("w-0", "w-1", "w-2", "w-3"));
 }
 
 // Neither at its start nor when it recovers or grows.
-TEST_F(DispatcherTest, AJobTakesOnlyWorkersWhoseDevicesCanShareItsModel) {
+TEST_F(SchedulerTest, AJobTakesOnlyWorkersWhoseDevicesCanShareItsModel) {
   v1::JobSpec policy;
   policy.mutable_resources()->set_tensor_parallel(2);
   policy.mutable_resources()->mutable_workers()->set_max(3);
   const uint64_t job = AddJob(/*graph=*/nullptr, policy);
   attached_ = {Attach("p-0"), AttachWorker("w-0", 1), AttachWorker("w-1", 3)};
-  Dispatch();
+  Pass();
   now_ += absl::Seconds(10);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::QUEUED);
   EXPECT_EQ(View(job).waiting().message(),
             "needs 1 worker, 0 free of the 0 attached whose devices fit "
@@ -275,23 +275,23 @@ TEST_F(DispatcherTest, AJobTakesOnlyWorkersWhoseDevicesCanShareItsModel) {
             "(resources.workers.min)");
 
   attached_.push_back(AttachWorker("w-2", 2));
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
   EXPECT_THAT(View(job).workers(), ElementsAre("w-2"));
 
   for (const char* member : {"w-2", "p-0"}) Tell(job, member, v1::MEMBER_PREPARED);
   now_ += Job::kJoinAfter;
   attached_.push_back(AttachWorker("w-3", 4));
-  Dispatch();
+  Pass();
   EXPECT_NE(WarmUpPlanOf(*attached_.back()).rehearsal(), 0);
   EXPECT_THAT(TakeAll(*attached_[1]), ::testing::IsEmpty());
 }
 
-TEST_F(DispatcherTest, AJobWithLogicalWorkersGrowsToUsefulNumbers) {
+TEST_F(SchedulerTest, AJobWithLogicalWorkersGrowsToUsefulNumbers) {
   const uint64_t job = RunElasticJob(/*workers_max=*/8, /*logical=*/8);
   std::vector<std::shared_ptr<Attachment>> free;
   for (const char* name : {"w-1", "w-2", "w-3"}) free.push_back(Attach(name));
-  Dispatch();
+  Pass();
   for (const auto& worker : free) EXPECT_NE(WarmUpPlanOf(*worker).rehearsal(), 0);
   // A warm-up of two of them would leave one without a use.
   fleet_->Detach(*free[0], Fleet::Departure::kOrderly);
@@ -300,17 +300,17 @@ TEST_F(DispatcherTest, AJobWithLogicalWorkersGrowsToUsefulNumbers) {
     transaction.FindNumber(job)->job.MemberLost("w-1", "crashed", now_);
   }
   const auto substitute = Attach("w-4");
-  Dispatch();
+  Pass();
   const v1::JobPlan plan = WarmUpPlanOf(*substitute);
   ASSERT_EQ(plan.workers_size(), 4);
   for (const char* name : {"w-2", "w-3", "w-4"}) {
     BeginWarmUp(job, name, plan, v1::MEMBER_PREPARED);
   }
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
   for (const char* member : {"w-0", "p-0"}) Tell(job, member, v1::MEMBER_HALTED);
   Settle();
-  Dispatch();
+  Pass();
   EXPECT_THAT(View(job).workers(), ElementsAre("w-0", "w-2", "w-3", "w-4"));
   for (const char* member : {"w-0", "w-2", "w-3", "w-4", "p-0"}) {
     Tell(job, member, v1::MEMBER_PREPARED);
@@ -319,18 +319,18 @@ TEST_F(DispatcherTest, AJobWithLogicalWorkersGrowsToUsefulNumbers) {
   ASSERT_EQ(View(job).state(), v1::RUNNING) << View(job).message();
   now_ += Job::kJoinAfter;
   const auto fifth = Attach("w-5");
-  Dispatch();
+  Pass();
   EXPECT_TRUE(fifth->TakeDirectives().empty()) << "five workers are as fast as four";
 }
 
-TEST_F(DispatcherTest, MembersOfAPlanInProgressAreTaken) {
+TEST_F(SchedulerTest, MembersOfAPlanInProgressAreTaken) {
   Attach("w-0");
   Attach("p-0");
   const uint64_t first = AddJob();
-  dispatcher_.Dispatch();
+  scheduler_.Pass();
   const uint64_t second = AddJob();
 
-  dispatcher_.Dispatch();
+  scheduler_.Pass();
   go_.Notify();
   Settle();
 
@@ -338,72 +338,72 @@ TEST_F(DispatcherTest, MembersOfAPlanInProgressAreTaken) {
   EXPECT_EQ(View(second).state(), v1::QUEUED);
 }
 
-TEST_F(DispatcherTest, AResumedJobWaitsForTheCheckpointThatIsBeingCommitted) {
+TEST_F(SchedulerTest, AResumedJobWaitsForTheCheckpointThatIsBeingCommitted) {
   const uint64_t job = AddJob();
   attached_ = {Attach("w-0"), Attach("p-0")};
   ChangeRounds(job, &CheckpointRounds::BeginCommit);
   now_ += limits::kAttachBackoffMax + absl::Seconds(10);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::QUEUED);
   ChangeRounds(job, &CheckpointRounds::EndCommit);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
 }
 
-TEST_F(DispatcherTest, ReportsAndFailsAJobWhoseCommitDoesNotEnd) {
+TEST_F(SchedulerTest, ReportsAndFailsAJobWhoseCommitDoesNotEnd) {
   v1::JobSpec policy;
   policy.mutable_start_timeout()->set_seconds(600);
   const uint64_t job = AddJob(/*graph=*/nullptr, policy);
   attached_ = {Attach("w-0"), Attach("p-0")};
   ChangeRounds(job, &CheckpointRounds::BeginCommit);
   now_ += absl::Minutes(1);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).reason(), "WAITS_FOR_CHECKPOINT");
   EXPECT_THAT(View(job).message(), StartsWith("waits for its checkpoint, which is still being"));
   const int64_t revision = View(job).revision();
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).revision(), revision) << "reported once";
   now_ += absl::Minutes(9);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::FAILED) << "it has never run";
   EXPECT_THAT(View(job).message(), HasSubstr("its checkpoint, which is still being committed"));
 }
 
-TEST_F(DispatcherTest, AShortCommitMayOutlastTheStartTimeout) {
+TEST_F(SchedulerTest, AShortCommitMayOutlastTheStartTimeout) {
   v1::JobSpec policy;
   policy.mutable_start_timeout()->set_seconds(30);
   const uint64_t job = AddJob(/*graph=*/nullptr, policy);
   attached_ = {Attach("w-0"), Attach("p-0")};
   ChangeRounds(job, &CheckpointRounds::BeginCommit);
-  Dispatch();
+  Pass();
   now_ += absl::Seconds(40);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::QUEUED) << View(job).message();
   ChangeRounds(job, &CheckpointRounds::EndCommit);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
 }
 
-TEST_F(DispatcherTest, ReasonChangesAfterTheCommitAndTheWaitCounts) {
+TEST_F(SchedulerTest, ReasonChangesAfterTheCommitAndTheWaitCounts) {
   const uint64_t job = AddElasticJob();
   ChangeRounds(job, &CheckpointRounds::BeginCommit);
-  Dispatch();
+  Pass();
   now_ += limits::kAttachBackoffMax + absl::Minutes(1);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).reason(), "WAITS_FOR_CHECKPOINT");
   ChangeRounds(job, &CheckpointRounds::EndCommit);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).reason(), "WAITS_FOR_MEMBERS");
   attached_ = {Attach("w-0"), Attach("p-0")};
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::PREPARING) << "its earlier wait for a second worker counts";
 }
 
-TEST_F(DispatcherTest, AJobThatIsCancelledDuringPlanningDoesNotStart) {
+TEST_F(SchedulerTest, AJobThatIsCancelledDuringPlanningDoesNotStart) {
   Attach("w-0");
   Attach("p-0");
   const uint64_t job = AddJob();
-  dispatcher_.Dispatch();
+  scheduler_.Pass();
   {
     JobRegistry::Transaction transaction(registry_.get());
     JobRegistry::Entry& entry = *transaction.FindNumber(job);
@@ -417,56 +417,56 @@ TEST_F(DispatcherTest, AJobThatIsCancelledDuringPlanningDoesNotStart) {
   EXPECT_EQ(View(job).generation(), 0);
 }
 
-TEST_F(DispatcherTest, AJobThatLosesAMemberDuringPlanningWaitsForAnother) {
+TEST_F(SchedulerTest, AJobThatLosesAMemberDuringPlanningWaitsForAnother) {
   const auto worker = Attach("w-0");
   Attach("p-0");
   const uint64_t job = AddJob();
-  dispatcher_.Dispatch();
+  scheduler_.Pass();
   EXPECT_EQ(fleet_->Detach(*worker, Fleet::Departure::kOrderly), Fleet::Loss::kMember);
   go_.Notify();
   Settle();
   EXPECT_EQ(View(job).state(), v1::QUEUED);
 
   Attach("w-1");
-  Dispatch();
+  Pass();
 
   EXPECT_EQ(View(job).state(), v1::PREPARING);
   EXPECT_EQ(View(job).workers(0), "w-1");
 }
 
-TEST_F(DispatcherTest, AJobTooLargeForEveryPsSaysSoAndWaitsForALargerOne) {
+TEST_F(SchedulerTest, AJobTooLargeForEveryPsSaysSoAndWaitsForALargerOne) {
   const uint64_t job = AddJob();
   Attach("w-0");
   AttachPs("p-0", /*memory_bytes=*/64);
-  Dispatch();
-  Dispatch();
+  Pass();
+  Pass();
 
   EXPECT_EQ(View(job).state(), v1::QUEUED);
   EXPECT_EQ(View(job).reason(), "MEMORY_TOO_SMALL");
   EXPECT_THAT(View(job).message(), HasSubstr("the largest, p-0, has 64 B (--memory_bytes)"));
   const uint64_t revision = View(job).revision();
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).revision(), revision) << "reported once";
 
   AttachPs("p-1", 1 << 20);
-  Dispatch();
+  Pass();
 
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
   EXPECT_EQ(View(job).ps(0), "p-1");
 }
 
-TEST_F(DispatcherTest, StartsFromThePreviousCheckpointIfTheLastOneIsDamaged) {
+TEST_F(SchedulerTest, StartsFromThePreviousCheckpointIfTheLastOneIsDamaged) {
   const uint64_t job = AddJob();
   GiveCheckpoints(job, {2, 4, 6});
   const std::string damaged = CheckpointPath(CheckpointsOf(job), 6) + "/manifest.json";
   WriteWhole(damaged, "{}");
   Attach("w-0");
   Attach("p-0");
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::QUEUED) << "it changed during planning";
   EXPECT_EQ(View(job).checkpoint(), "jobs/line-1/checkpoints/4");
 
-  Dispatch();
+  Pass();
 
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
   EXPECT_THAT(StoredSteps(job), ElementsAre(2, 4));
@@ -483,7 +483,7 @@ TEST_F(DispatcherTest, StartsFromThePreviousCheckpointIfTheLastOneIsDamaged) {
   EXPECT_EQ(started.plan()->first_step(), 4);
 }
 
-TEST_F(DispatcherTest, StartsFromThePreviousCheckpointIfTheLastOneIsUnreadable) {
+TEST_F(SchedulerTest, StartsFromThePreviousCheckpointIfTheLastOneIsUnreadable) {
   const uint64_t job = AddJob();
   GiveCheckpoints(job, {2, 4, 6});
   const std::string manifest = CheckpointPath(CheckpointsOf(job), 6) + "/manifest.json";
@@ -491,7 +491,7 @@ TEST_F(DispatcherTest, StartsFromThePreviousCheckpointIfTheLastOneIsUnreadable) 
   std::filesystem::create_symlink(manifest, manifest);
   Attach("w-0");
   Attach("p-0");
-  for (int i = 0; i < 2; ++i) Dispatch();
+  for (int i = 0; i < 2; ++i) Pass();
 
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
   EXPECT_EQ(View(job).checkpoint(), "jobs/line-1/checkpoints/4");
@@ -506,31 +506,31 @@ TEST_F(DispatcherTest, StartsFromThePreviousCheckpointIfTheLastOneIsUnreadable) 
   EXPECT_THAT(metrics_.Render(), HasSubstr("\nmuster_checkpoint_damaged_total 0\n"));
 }
 
-TEST_F(DispatcherTest, AJobThatWaitsForMemoryDoesNotReadItsCheckpoint) {
+TEST_F(SchedulerTest, AJobThatWaitsForMemoryDoesNotReadItsCheckpoint) {
   const uint64_t job = AddJob();
   GiveCheckpoints(job, {2, 4});
   WriteWhole(CheckpointPath(CheckpointsOf(job), 4) + "/manifest.json", "{}");
   Attach("w-0");
   AttachPs("p-0", /*memory_bytes=*/64);
-  for (int i = 0; i < 3; ++i) Dispatch();
+  for (int i = 0; i < 3; ++i) Pass();
   EXPECT_EQ(View(job).reason(), "MEMORY_TOO_SMALL");
   EXPECT_EQ(View(job).checkpoint(), "jobs/line-1/checkpoints/4") << "it was not read";
 
   AttachPs("p-1", 1 << 20);
-  for (int i = 0; i < 2; ++i) Dispatch();
+  for (int i = 0; i < 2; ++i) Pass();
 
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
   EXPECT_EQ(View(job).checkpoint(), "jobs/line-1/checkpoints/2");
 }
 
-TEST_F(DispatcherTest, AJobWithOnlyDamagedCheckpointsFails) {
+TEST_F(SchedulerTest, AJobWithOnlyDamagedCheckpointsFails) {
   const uint64_t job = AddJob();
   GiveCheckpoints(job, {2});
   WriteWhole(CheckpointPath(CheckpointsOf(job), 2) + "/manifest.json", "{}");
   Attach("w-0");
   Attach("p-0");
 
-  Dispatch();
+  Pass();
 
   EXPECT_EQ(View(job).state(), v1::FAILED);
   EXPECT_EQ(View(job).reason(), "CHECKPOINT_DAMAGED");
@@ -541,12 +541,12 @@ TEST_F(DispatcherTest, AJobWithOnlyDamagedCheckpointsFails) {
 
 // The second job starts after the first has ended. The same holds after a restart, when the plan of
 // the first job comes from the store.
-TEST_F(DispatcherTest, AJobWaitsForPsMemoryOfOtherJobs) {
+TEST_F(SchedulerTest, AJobWaitsForPsMemoryOfOtherJobs) {
   Attach("w-0");
   Attach("w-1");
   const auto unbounded = Attach("p-0");
   const uint64_t probe = AddJob();
-  Dispatch();
+  Pass();
   const int64_t need = NeedOf(probe);
   ASSERT_GT(need, 0);
   Cancel(probe);
@@ -554,10 +554,10 @@ TEST_F(DispatcherTest, AJobWaitsForPsMemoryOfOtherJobs) {
   AttachPs("p-1", 2 * need - 1);
 
   const uint64_t first = AddJob();
-  Dispatch();
+  Pass();
   const uint64_t second = AddJob();
-  Dispatch();
-  Dispatch();
+  Pass();
+  Pass();
 
   EXPECT_EQ(View(first).state(), v1::PREPARING);
   EXPECT_EQ(View(second).state(), v1::QUEUED);
@@ -567,27 +567,27 @@ TEST_F(DispatcherTest, AJobWaitsForPsMemoryOfOtherJobs) {
                     HasSubstr(absl::StrCat(FormatBytes(need - 1), " of ", FormatBytes(2 * need - 1),
                                            ", on p-1"))));
 
-  Dispatcher restarted(registry_.get(), fleet_.get());
+  Scheduler restarted(registry_.get(), fleet_.get());
   for (int i = 0; i < 2; ++i) {
-    restarted.Dispatch();
+    restarted.Pass();
     restarted.AwaitIdle();
   }
   EXPECT_EQ(View(second).state(), v1::QUEUED);
 
   Cancel(first);
-  Dispatch();
+  Pass();
 
   EXPECT_EQ(View(second).state(), v1::PREPARING) << View(second).message();
 }
 
 // A job that has lost its only worker.
-class RecoveringDispatcherTest : public DispatcherTest {
+class RecoveringSchedulerTest : public SchedulerTest {
  protected:
-  RecoveringDispatcherTest() {
+  RecoveringSchedulerTest() {
     job_ = AddJob();
     const auto worker = Attach("w-0");
     Attach("p-0");
-    Dispatch();
+    Pass();
     Say("w-0", v1::MEMBER_PREPARED);
     Say("p-0", v1::MEMBER_PREPARED);
     JobRegistry::Transaction transaction(registry_.get());
@@ -620,12 +620,12 @@ class RecoveringDispatcherTest : public DispatcherTest {
   uint64_t job_ = 0;
 };
 
-TEST_F(RecoveringDispatcherTest, ContinuesWithAFreeWorkerAndTheHaltedShards) {
+TEST_F(RecoveringSchedulerTest, ContinuesWithAFreeWorkerAndTheHaltedShards) {
   const uint64_t other = AddJob();
   Attach("w-7");
   Say("p-0", v1::MEMBER_HALTED, 3);
   const auto before = Plan();
-  Dispatch();
+  Pass();
 
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_EQ(View(job_).workers(0), "w-7");
@@ -638,19 +638,19 @@ TEST_F(RecoveringDispatcherTest, ContinuesWithAFreeWorkerAndTheHaltedShards) {
   EXPECT_NE(Plan()->session_token(), before->session_token());
 }
 
-TEST_F(RecoveringDispatcherTest, ARecoveryInPlaceDoesNotWaitForOtherPlans) {
+TEST_F(RecoveringSchedulerTest, ARecoveryInPlaceDoesNotWaitForOtherPlans) {
   absl::Notification go;
-  Dispatcher busy(registry_.get(), fleet_.get(), [&](const v1::ModelSpec& spec) {
+  Scheduler busy(registry_.get(), fleet_.get(), [&](const v1::ModelSpec& spec) {
     go.WaitForNotification();
     return BuildModel(spec);
   });
   Attach("w-6");
   Attach("w-7");
   const uint64_t other = AddJob();
-  busy.Dispatch();  // begins to plan the other job; the ps of the first has not halted yet
+  busy.Pass();  // begins to plan the other job; the ps of the first has not halted yet
   Say("p-0", v1::MEMBER_HALTED, 3);
 
-  busy.Dispatch();
+  busy.Pass();
 
   {
     JobRegistry::Transaction transaction(registry_.get());
@@ -662,18 +662,18 @@ TEST_F(RecoveringDispatcherTest, ARecoveryInPlaceDoesNotWaitForOtherPlans) {
   go.Notify();
 }
 
-TEST_F(DispatcherTest, AWarmUpDoesNotWaitForOtherPlans) {
+TEST_F(SchedulerTest, AWarmUpDoesNotWaitForOtherPlans) {
   const uint64_t job = RunElasticJob();
   absl::Notification go;
-  Dispatcher busy(registry_.get(), fleet_.get(), [&](const v1::ModelSpec& spec) {
+  Scheduler busy(registry_.get(), fleet_.get(), [&](const v1::ModelSpec& spec) {
     go.WaitForNotification();
     return BuildModel(spec);
   });
   attached_.push_back(Attach("w-6"));
   const uint64_t other = AddJob();
-  busy.Dispatch();  // begins to plan the other job
+  busy.Pass();  // begins to plan the other job
   attached_.push_back(Attach("w-7"));
-  busy.Dispatch();
+  busy.Pass();
   {
     JobRegistry::Transaction transaction(registry_.get());
     auto warms_up = [&] { return !transaction.FindNumber(job)->job.warm_up().members().empty(); };
@@ -685,60 +685,60 @@ TEST_F(DispatcherTest, AWarmUpDoesNotWaitForOtherPlans) {
 }
 
 // Reading a large checkpoint takes long, and keeps other jobs waiting.
-TEST_F(DispatcherTest, StopsReadingACheckpointThatNoJobNeeds) {
+TEST_F(SchedulerTest, StopsReadingACheckpointThatNoJobNeeds) {
   const uint64_t job = AddJob();
   GiveCheckpoints(job, {2});
   const auto worker = Attach("w-0");
   Attach("p-0");
   for (const bool cancelled : {false, true}) {
     absl::Notification reads;
-    Dispatcher dispatcher(registry_.get(), fleet_.get(), BuildModel,
-                          [&](const v1::Job&, const JobOrigin&, const StateFolder&,
-                              const RestoreWatch& watch) -> absl::StatusOr<RestoreChoice> {
-                            EXPECT_FALSE(watch.stop());
-                            reads.Notify();
-                            while (!watch.stop()) std::this_thread::yield();
-                            return absl::CancelledError("no longer wanted");
-                          });
-    dispatcher.Dispatch();
+    Scheduler scheduler(registry_.get(), fleet_.get(), BuildModel,
+                        [&](const v1::Job&, const JobOrigin&, const StateFolder&,
+                            const RestoreWatch& watch) -> absl::StatusOr<RestoreChoice> {
+                          EXPECT_FALSE(watch.stop());
+                          reads.Notify();
+                          while (!watch.stop()) std::this_thread::yield();
+                          return absl::CancelledError("no longer wanted");
+                        });
+    scheduler.Pass();
     reads.WaitForNotification();
     if (cancelled) {
       Cancel(job);
     } else {
       fleet_->Detach(*worker, Fleet::Departure::kOrderly);
     }
-    dispatcher.AwaitIdle();
+    scheduler.AwaitIdle();
     EXPECT_EQ(View(job).state(), cancelled ? v1::CANCELLED : v1::QUEUED);
     attached_.push_back(Attach("w-1"));
   }
 }
 
-TEST_F(RecoveringDispatcherTest, ReservesAnArrivingWorkerForAHaltedJob) {
+TEST_F(RecoveringSchedulerTest, ReservesAnArrivingWorkerForAHaltedJob) {
   const uint64_t other = AddJob();
   Attach("w-7");
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(other).state(), v1::QUEUED);
   Attach("w-8");
-  Dispatch();
+  Pass();
   EXPECT_THAT(View(other).workers(), ElementsAre("w-8")) << "the first job needs only one";
   Say("p-0", v1::MEMBER_HALTED, 3);
-  Dispatch();
+  Pass();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-7"));
 }
 
-TEST_F(RecoveringDispatcherTest, ShardsInPlaceNeedNoCheckpoint) {
+TEST_F(RecoveringSchedulerTest, ShardsInPlaceNeedNoCheckpoint) {
   GiveCheckpoints(job_, {2});
   WriteWhole(CheckpointPath(CheckpointsOf(job_), 2) + "/manifest.json", "{}");
   Attach("w-7");
   Say("p-0", v1::MEMBER_HALTED, 3);
 
-  Dispatch();
+  Pass();
 
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_EQ(Plan()->carries(), 1);
 }
 
-TEST_F(RecoveringDispatcherTest, WithoutItsShardsItContinuesFromTheNewestSoundCheckpoint) {
+TEST_F(RecoveringSchedulerTest, WithoutItsShardsItContinuesFromTheNewestSoundCheckpoint) {
   GiveCheckpoints(job_, {2, 4});
   WriteWhole(CheckpointPath(CheckpointsOf(job_), 4) + "/manifest.json", "{}");
   Attach("w-7");
@@ -749,9 +749,9 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItContinuesFromTheNewestSoundCh
     transaction.Commit(entry);
   }
 
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "it changed during planning";
-  Dispatch();
+  Pass();
 
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_EQ(Plan()->restore(), "jobs/line-1/checkpoints/2");
@@ -759,7 +759,7 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItContinuesFromTheNewestSoundCh
 }
 
 // A ps that is stopped during an upload keeps its stream open for long, so no job waits for that.
-TEST_F(RecoveringDispatcherTest, WithoutItsShardsItWaitsForACommitButNotForAnUpload) {
+TEST_F(RecoveringSchedulerTest, WithoutItsShardsItWaitsForACommitButNotForAnUpload) {
   Attach("w-7");
   const auto change = [&](const std::function<void(JobRegistry::Entry&)>& change) {
     JobRegistry::Transaction transaction(registry_.get());
@@ -772,24 +772,24 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItWaitsForACommitButNotForAnUpl
     entry.job.Report("p-0", nullptr, now_);
   });
   const uint64_t other = AddJob();
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "a newer checkpoint may soon be committed";
   EXPECT_EQ(View(other).state(), v1::QUEUED) << "the recovering job continues soon";
   now_ += absl::Minutes(1);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(other).state(), v1::PREPARING) << "the volume hangs";
   EXPECT_EQ(View(job_).reason(), "WAITS_FOR_CHECKPOINT");
   EXPECT_THAT(View(job_).message(), HasSubstr("; waits for its checkpoint, which is still being"));
   Attach("w-8");
   change([](JobRegistry::Entry& entry) { entry.rounds.EndCommit(); });
 
-  Dispatch();
+  Pass();
 
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
 }
 
 // The commit goes on, and the job has its checkpoint when it is resumed.
-TEST_F(RecoveringDispatcherTest, AJobWhoseCommitDoesNotEndCanBeSuspended) {
+TEST_F(RecoveringSchedulerTest, AJobWhoseCommitDoesNotEndCanBeSuspended) {
   {
     JobRegistry::Transaction transaction(registry_.get());
     JobRegistry::Entry& entry = *transaction.FindNumber(job_);
@@ -807,14 +807,14 @@ TEST_F(RecoveringDispatcherTest, AJobWhoseCommitDoesNotEndCanBeSuspended) {
   EXPECT_EQ(View(job_).checkpoint(), View(job_).name() + "/checkpoints/2");
 }
 
-TEST_F(RecoveringDispatcherTest, ReportsWhatItWaitsFor) {
-  Dispatch();
+TEST_F(RecoveringSchedulerTest, ReportsWhatItWaitsFor) {
+  Pass();
   EXPECT_EQ(View(job_).reason(), "MEMBER_LOST") << "p-0 has not stopped yet";
   Say("p-0", v1::MEMBER_HALTED, 3);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).reason(), "MEMBER_LOST") << "a worker may attach";
   now_ += absl::Seconds(10);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING);
   EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
   EXPECT_THAT(View(job_).message(), HasSubstr("it has 0 workers and needs 1"));
@@ -824,31 +824,31 @@ TEST_F(RecoveringDispatcherTest, ReportsWhatItWaitsFor) {
   }
   const int64_t revision = View(job_).revision();
   now_ += absl::Minutes(2);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).revision(), revision) << "its shards need no checkpoint";
 }
 
-TEST_F(RecoveringDispatcherTest, DoesNotChooseALeavingWorker) {
+TEST_F(RecoveringSchedulerTest, DoesNotChooseALeavingWorker) {
   Attach("w-7");
   ASSERT_TRUE(fleet_->SetLeaving("w-7"));
   Say("p-0", v1::MEMBER_HALTED, 3);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING);
   Attach("w-8");
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).workers(0), "w-8");
 }
 
-TEST_F(DispatcherTest, FreeWorkersJoinARunningJobIfNoJobWaitsForThem) {
+TEST_F(SchedulerTest, FreeWorkersJoinARunningJobIfNoJobWaitsForThem) {
   const uint64_t job = RunElasticJob();
   const uint64_t waiting = AddElasticJob();
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::RUNNING) << "no worker is free";
   const auto newcomer = Attach("w-1");
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::RUNNING) << "another job waits";
   Cancel(waiting);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::RUNNING) << "the newcomer prepares first";
   const v1::JobPlan plan = WarmUpPlanOf(*newcomer);
   EXPECT_NE(plan.rehearsal(), 0);
@@ -859,19 +859,19 @@ TEST_F(DispatcherTest, FreeWorkersJoinARunningJobIfNoJobWaitsForThem) {
   EXPECT_EQ(plan.workers(1).first_position(), 4);
   EXPECT_EQ(plan.workers(1).samples(), 4);
   EXPECT_GT(plan.graph().parameters_size(), 0);
-  Dispatch();
+  Pass();
   EXPECT_TRUE(newcomer->TakeDirectives().empty()) << "sent once";
 
   BeginWarmUp(job, "w-1", plan, v1::MEMBER_PREPARED);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::RECOVERING);
   EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
 }
 
-TEST_F(DispatcherTest, RunningJobYieldsWorkersAboveItsMinimumToAJobThatWaitsForLong) {
+TEST_F(SchedulerTest, RunningJobYieldsWorkersAboveItsMinimumToAJobThatWaitsForLong) {
   const uint64_t job = AddElasticJob();
   for (const char* name : {"p-0", "w-0", "w-1"}) attached_.push_back(Attach(name));
-  Dispatch();
+  Pass();
   ASSERT_EQ(View(job).workers_size(), 2);
   const auto tell_all = [&](v1::MemberJobState state, const std::vector<const char*>& members) {
     for (const char* member : members) Tell(job, member, state);
@@ -879,25 +879,25 @@ TEST_F(DispatcherTest, RunningJobYieldsWorkersAboveItsMinimumToAJobThatWaitsForL
   tell_all(v1::MEMBER_PREPARED, {"w-0", "w-1", "p-0"});
   now_ += Job::kJoinAfter;
   const uint64_t waiting = AddElasticJob();
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::RUNNING) << "the other job has just arrived";
   now_ += absl::Minutes(1);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::RECOVERING);
   EXPECT_EQ(View(job).reason(), "WORKERS_YIELD");
   EXPECT_THAT(View(job).message(), HasSubstr("continues with 1 of 2 workers"));
   EXPECT_FALSE(View(job).has_recovery()) << "no member failed";
 
   tell_all(v1::MEMBER_HALTED, {"w-0", "w-1", "p-0"});
-  Dispatch();
+  Pass();
   EXPECT_THAT(View(job).workers(), ElementsAre("w-0"));
   tell_all(v1::MEMBER_PREPARED, {"w-0", "p-0"});
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::RUNNING);
   EXPECT_THAT(View(waiting).workers(), ElementsAre("w-1"));
 }
 
-TEST_F(DispatcherTest, RunningJobKeepsItsWorkersFromAJobOfLowerPriority) {
+TEST_F(SchedulerTest, RunningJobKeepsItsWorkersFromAJobOfLowerPriority) {
   v1::JobSpec urgent;
   urgent.set_priority(1);
   urgent.mutable_resources()->mutable_workers()->set_min(1);
@@ -905,33 +905,33 @@ TEST_F(DispatcherTest, RunningJobKeepsItsWorkersFromAJobOfLowerPriority) {
   urgent.mutable_resources()->set_ps(1);
   const uint64_t job = AddJob(/*graph=*/nullptr, urgent);
   for (const char* name : {"p-0", "w-0", "w-1"}) attached_.push_back(Attach(name));
-  Dispatch();
+  Pass();
   ASSERT_EQ(View(job).workers_size(), 2);
   for (const char* member : {"w-0", "w-1", "p-0"}) Tell(job, member, v1::MEMBER_PREPARED);
   AddElasticJob();
   now_ += absl::Hours(1);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::RUNNING);
 }
 
 // Otherwise workers that arrive one after the other would restart the warm-up each time.
-TEST_F(DispatcherTest, LateWorkerJoinsTheNextWarmUp) {
+TEST_F(SchedulerTest, LateWorkerJoinsTheNextWarmUp) {
   const uint64_t job = RunElasticJob(/*workers_max=*/3);
   const auto first = Attach("w-2");
-  Dispatch();
+  Pass();
   const v1::JobPlan plan = WarmUpPlanOf(*first);
   const auto second = Attach("w-1");
-  Dispatch();
+  Pass();
   EXPECT_TRUE(first->TakeDirectives().empty()) << "the warm-up continues";
   EXPECT_TRUE(second->TakeDirectives().empty());
   EXPECT_EQ(View(job).state(), v1::RUNNING);
 
   BeginWarmUp(job, "w-2", plan, v1::MEMBER_PREPARED);
-  Dispatch();
+  Pass();
   ASSERT_EQ(View(job).reason(), "WORKERS_JOIN");
   for (const char* member : {"w-0", "p-0"}) Tell(job, member, v1::MEMBER_HALTED);
   Settle();
-  Dispatch();
+  Pass();
   EXPECT_THAT(View(job).workers(), ElementsAre("w-0", "w-2")) << "the job does not wait for w-1";
 
   for (const char* member : {"w-0", "w-2", "p-0"}) Tell(job, member, v1::MEMBER_PREPARED);
@@ -939,17 +939,17 @@ TEST_F(DispatcherTest, LateWorkerJoinsTheNextWarmUp) {
   ASSERT_EQ(View(job).state(), v1::RUNNING) << View(job).message();
   now_ += Job::kJoinAfter;
   second->TakeDirectives();
-  Dispatch();
+  Pass();
   EXPECT_NE(WarmUpPlanOf(*second).rehearsal(), 0);
 }
 
-TEST_F(DispatcherTest, AWorkerThatCannotWarmUpDoesNoHarm) {
+TEST_F(SchedulerTest, AWorkerThatCannotWarmUpDoesNoHarm) {
   const uint64_t job = RunElasticJob();
   const auto broken = Attach("w-1");
-  Dispatch();
+  Pass();
   BeginWarmUp(job, "w-1", WarmUpPlanOf(*broken), v1::MEMBER_FAILED);
-  Dispatch();
-  Dispatch();
+  Pass();
+  Pass();
   const std::vector<MemberDirective> told = TakeAll(*broken);
   ASSERT_EQ(told.size(), 1u) << "it is not asked again";
   EXPECT_TRUE(told[0].directive.has_release());
@@ -957,21 +957,21 @@ TEST_F(DispatcherTest, AWorkerThatCannotWarmUpDoesNoHarm) {
   EXPECT_EQ(View(job).workers_size(), 1);
 
   const auto sound = Attach("w-2");
-  Dispatch();
+  Pass();
   const v1::JobPlan plan = WarmUpPlanOf(*sound);
   EXPECT_EQ(plan.workers(1).member(), "w-2");
   BeginWarmUp(job, "w-2", plan, v1::MEMBER_PREPARED);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
 }
 
-TEST_F(DispatcherTest, AWorkerWithOtherDataDoesNotJoin) {
+TEST_F(SchedulerTest, AWorkerWithOtherDataDoesNotJoin) {
   const uint64_t job = RunElasticJob();
   const auto other = Attach("w-1");
-  Dispatch();
+  Pass();
   BeginWarmUp(job, "w-1", WarmUpPlanOf(*other), v1::MEMBER_PREPARED, /*samples=*/999);
-  Dispatch();
-  Dispatch();
+  Pass();
+  Pass();
   const std::vector<MemberDirective> told = TakeAll(*other);
   ASSERT_EQ(told.size(), 1u) << "it is not asked again";
   EXPECT_TRUE(told[0].directive.has_release());
@@ -979,7 +979,7 @@ TEST_F(DispatcherTest, AWorkerWithOtherDataDoesNotJoin) {
 }
 
 // Its workers would compute other bits.
-TEST_F(DispatcherTest, AJobWaitsForAWorkerOfItsDeviceKindWhileOthersStart) {
+TEST_F(SchedulerTest, AJobWaitsForAWorkerOfItsDeviceKindWhileOthersStart) {
   v1::JobSpec policy;
   v1::WorkerCount& workers = *policy.mutable_resources()->mutable_workers();
   workers.set_min(2);
@@ -991,7 +991,7 @@ TEST_F(DispatcherTest, AJobWaitsForAWorkerOfItsDeviceKindWhileOthersStart) {
     Settle();
   };
   for (const char* name : {"p-0", "w-0", "w-1"}) attached_.push_back(Attach(name));
-  Dispatch();
+  Pass();
   Tell(job, "p-0", v1::MEMBER_PREPARED);
   for (const char* name : {"w-0", "w-1"}) tell(name, "7 threads");
   ASSERT_EQ(View(job).state(), v1::RUNNING) << View(job).message();
@@ -1007,7 +1007,7 @@ TEST_F(DispatcherTest, AJobWaitsForAWorkerOfItsDeviceKindWhileOthersStart) {
   for (const char* other : {"w-2", "w-4"}) {
     attached_.push_back(Attach(other));
     now_ += absl::Minutes(1);
-    Dispatch();
+    Pass();
     ASSERT_THAT(View(job).workers(), ElementsAre("w-0", other));
     Tell(job, "p-0", v1::MEMBER_PREPARED);
     tell("w-0", "7 threads");
@@ -1018,7 +1018,7 @@ TEST_F(DispatcherTest, AJobWaitsForAWorkerOfItsDeviceKindWhileOthersStart) {
   }
   for (int i = 0; i < 5; ++i) {
     now_ += absl::Minutes(1);
-    Dispatch();
+    Pass();
   }
   EXPECT_EQ(View(job).state(), v1::RECOVERING) << "it does not try w-2 again";
   EXPECT_EQ(View(job).reason(), "WAITS_FOR_MEMBERS");
@@ -1029,22 +1029,22 @@ TEST_F(DispatcherTest, AJobWaitsForAWorkerOfItsDeviceKindWhileOthersStart) {
 
   for (const char* other : {"w-2", "w-4"}) {
     const uint64_t started = AddJob();
-    Dispatch();
+    Pass();
     EXPECT_THAT(View(started).workers(), ElementsAre(other)) << "nothing is reserved";
   }
   attached_.push_back(Attach("w-3"));
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
   EXPECT_THAT(View(job).workers(), ElementsAre("w-0", "w-3"));
 }
 
 // A job of one worker, which is lost after another worker failed to prepare for it.
-class ExcludedDispatcherTest : public DispatcherTest {
+class ExcludedSchedulerTest : public SchedulerTest {
  protected:
-  ExcludedDispatcherTest() {
+  ExcludedSchedulerTest() {
     job_ = RunElasticJob();
     attached_.push_back(Attach("w-1"));
-    Dispatch();
+    Pass();
     BeginWarmUp(job_, "w-1", WarmUpPlanOf(*attached_.back()), v1::MEMBER_FAILED);
     fleet_->Detach(*attached_[1], Fleet::Departure::kOrderly);
     {
@@ -1058,25 +1058,25 @@ class ExcludedDispatcherTest : public DispatcherTest {
   uint64_t job_ = 0;
 };
 
-TEST_F(ExcludedDispatcherTest, AnExcludedWorkerIsNotChosenIfAnotherIsFree) {
-  Dispatch();
+TEST_F(ExcludedSchedulerTest, AnExcludedWorkerIsNotChosenIfAnotherIsFree) {
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "a worker may attach";
   attached_.push_back(Attach("w-2"));
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-2"));
 }
 
-TEST_F(ExcludedDispatcherTest, AnExcludedWorkerIsTriedIfNoOtherIsFree) {
+TEST_F(ExcludedSchedulerTest, AnExcludedWorkerIsTriedIfNoOtherIsFree) {
   now_ += absl::Seconds(10);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-1"));
 }
 
-TEST_F(ExcludedDispatcherTest, AnExcludedWorkerOnTrialLosesItsRankToOthers) {
+TEST_F(ExcludedSchedulerTest, AnExcludedWorkerOnTrialLosesItsRankToOthers) {
   now_ += absl::Seconds(10);
-  Dispatch();
+  Pass();
   ASSERT_THAT(View(job_).workers(), ElementsAre("w-1"));
   for (const char* name : {"w-2", "p-1"}) attached_.push_back(Attach(name));
   {
@@ -1087,12 +1087,12 @@ TEST_F(ExcludedDispatcherTest, AnExcludedWorkerOnTrialLosesItsRankToOthers) {
   }
   Tell(job_, "w-1", v1::MEMBER_HALTED);
   now_ += absl::Seconds(10);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-2"));
 }
 
-TEST_F(ExcludedDispatcherTest, AJobThatIsStoppingDoesNotTryAnExcludedWorker) {
+TEST_F(ExcludedSchedulerTest, AJobThatIsStoppingDoesNotTryAnExcludedWorker) {
   {
     JobRegistry::Transaction transaction(registry_.get());
     JobRegistry::Entry& entry = *transaction.FindNumber(job_);
@@ -1100,36 +1100,36 @@ TEST_F(ExcludedDispatcherTest, AJobThatIsStoppingDoesNotTryAnExcludedWorker) {
     transaction.Commit(entry);
   }
   now_ += absl::Seconds(10);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::SUSPENDED) << View(job_).message();
 }
 
-TEST_F(DispatcherTest, AWorkerThatWarmsUpIsFreeForAWaitingJob) {
+TEST_F(SchedulerTest, AWorkerThatWarmsUpIsFreeForAWaitingJob) {
   const uint64_t job = RunElasticJob();
   const auto newcomer = Attach("w-1");
-  Dispatch();
+  Pass();
   const v1::JobPlan plan = WarmUpPlanOf(*newcomer);
   const uint64_t waiting = AddJob();
   now_ += absl::Seconds(10);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(waiting).state(), v1::PREPARING);
   BeginWarmUp(job, "w-1", plan, v1::MEMBER_PREPARED);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::RUNNING) << "the worker is taken";
 }
 
 // The coordinator has been up for long enough that members would have reattached.
-TEST_F(DispatcherTest, AJobThatWaitsTooLongFailsWithTheMembersThatItLacks) {
+TEST_F(SchedulerTest, AJobThatWaitsTooLongFailsWithTheMembersThatItLacks) {
   v1::JobSpec policy;
   policy.mutable_start_timeout()->set_seconds(60);
   const uint64_t patient = AddJob(), job = AddJob(/*graph=*/nullptr, policy);
   attached_.push_back(Attach("p-0"));
   now_ += absl::Seconds(100);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job).state(), v1::QUEUED) << "members may not have reattached yet";
   now_ += FailureDetector::kRestartGrace;
 
-  Dispatch();
+  Pass();
 
   EXPECT_EQ(View(patient).state(), v1::QUEUED);
   EXPECT_EQ(View(job).state(), v1::FAILED);
@@ -1141,7 +1141,7 @@ TEST_F(DispatcherTest, AJobThatWaitsTooLongFailsWithTheMembersThatItLacks) {
 }
 
 // A job whose members report the step at which they are.
-class SteppingDispatcherTest : public DispatcherTest {
+class SteppingSchedulerTest : public SchedulerTest {
  protected:
   void Report(const std::string& member, v1::MemberJobState state, int64_t next_step) {
     v1::JobReport said;
@@ -1176,7 +1176,7 @@ class SteppingDispatcherTest : public DispatcherTest {
 };
 
 // A coordinator is restarted while a job of two workers is at step 3.
-class RestartedDispatcherTest : public SteppingDispatcherTest {
+class RestartedSchedulerTest : public SteppingSchedulerTest {
  protected:
   // With two ps, each has the replicas of the other's shards.
   void RunAndRestart(int ps, int max_restarts = 10) {
@@ -1191,7 +1191,7 @@ class RestartedDispatcherTest : public SteppingDispatcherTest {
     if (ps == 2) names.push_back("p-1");
     for (const std::string& name : names) attached_.push_back(Attach(name));
     now_ += absl::Seconds(30);
-    Dispatch();
+    Pass();
     for (const std::string& name : names) Report(name, v1::MEMBER_PREPARED, 0);
     for (const std::string& name : names) Report(name, v1::MEMBER_RUNNING, 3);
     ASSERT_EQ(View(job_).state(), v1::RUNNING);
@@ -1211,16 +1211,16 @@ class RestartedDispatcherTest : public SteppingDispatcherTest {
   }
 };
 
-TEST_F(RestartedDispatcherTest, AFreeWorkerReplacesAMissingOneBeforeTheGraceEnds) {
+TEST_F(RestartedSchedulerTest, AFreeWorkerReplacesAMissingOneBeforeTheGraceEnds) {
   RunAndRestart(/*ps=*/1);
   ComeBackWithout("w-1");
   Attach("w-2");
   now_ += FailureDetector::kReturnTime - absl::Milliseconds(1);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RUNNING) << "w-1 may still reattach";
   now_ += absl::Milliseconds(1);
 
-  Dispatch();
+  Pass();
 
   EXPECT_EQ(View(job_).state(), v1::RECOVERING);
   EXPECT_EQ(View(job_).reason(), "MEMBER_LOST");
@@ -1228,54 +1228,54 @@ TEST_F(RestartedDispatcherTest, AFreeWorkerReplacesAMissingOneBeforeTheGraceEnds
               AllOf(HasSubstr("w-1 (worker, rank 1"), HasSubstr("did not come back within 5s")));
   Report("w-0", v1::MEMBER_HALTED, 3);
   Report("p-0", v1::MEMBER_HALTED, 3);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-0", "w-2"));
 }
 
-TEST_F(RestartedDispatcherTest, AMissingWorkerKeepsItsGraceIfNoWorkerIsFree) {
+TEST_F(RestartedSchedulerTest, AMissingWorkerKeepsItsGraceIfNoWorkerIsFree) {
   RunAndRestart(/*ps=*/1);
   ComeBackWithout("w-1");
   now_ += FailureDetector::kRestartGrace - absl::Seconds(2);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RUNNING);
 }
 
-TEST_F(RestartedDispatcherTest, AMissingWorkerKeepsItsGraceIfItsLossWouldFailTheJob) {
+TEST_F(RestartedSchedulerTest, AMissingWorkerKeepsItsGraceIfItsLossWouldFailTheJob) {
   RunAndRestart(/*ps=*/1, /*max_restarts=*/0);
   ComeBackWithout("w-1");
   Attach("w-2");
   now_ += FailureDetector::kReturnTime;
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RUNNING);
 }
 
-TEST_F(RestartedDispatcherTest, AMissingPsKeepsItsGraceIfItsShardsHaveNoReplicas) {
+TEST_F(RestartedSchedulerTest, AMissingPsKeepsItsGraceIfItsShardsHaveNoReplicas) {
   RunAndRestart(/*ps=*/1);
   ComeBackWithout("p-0");
   Attach("p-2");
   now_ += FailureDetector::kReturnTime;
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RUNNING);
 }
 
-TEST_F(RestartedDispatcherTest, AMissingPsWhoseShardsHaveReplicasIsGivenUp) {
+TEST_F(RestartedSchedulerTest, AMissingPsWhoseShardsHaveReplicasIsGivenUp) {
   RunAndRestart(/*ps=*/2);
   ComeBackWithout("p-1");
   now_ += FailureDetector::kReturnTime;
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING);
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_HALTED, 3);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_THAT(View(job_).ps(), ElementsAre("p-0"));
 }
 
 // A job of two workers at step 3 loses one of them, and no worker replaces it.
-class DispatcherStopTest : public SteppingDispatcherTest {
+class SchedulerStopTest : public SteppingSchedulerTest {
  protected:
   // With two ps, each has the replicas of the other's shards.
-  explicit DispatcherStopTest(int ps = 1) {
+  explicit SchedulerStopTest(int ps = 1) {
     v1::JobSpec policy;
     policy.mutable_start_timeout()->set_seconds(60);
     policy.mutable_resources()->mutable_workers()->set_min(2);
@@ -1287,7 +1287,7 @@ class DispatcherStopTest : public SteppingDispatcherTest {
     if (ps == 2) names.push_back("p-1");
     for (const std::string& name : names) attached_.push_back(Attach(name));
     now_ += absl::Seconds(30);
-    Dispatch();
+    Pass();
     for (const std::string& name : names) Report(name, v1::MEMBER_PREPARED, 0);
     for (const std::string& name : names) Report(name, v1::MEMBER_RUNNING, 3);
     EXPECT_EQ(View(job_).state(), v1::RUNNING);
@@ -1310,16 +1310,16 @@ class DispatcherStopTest : public SteppingDispatcherTest {
   }
 };
 
-TEST_F(DispatcherStopTest, AJobThatWaitsTooLongIsSavedFromItsHaltedShardsAndSuspended) {
+TEST_F(SchedulerStopTest, AJobThatWaitsTooLongIsSavedFromItsHaltedShardsAndSuspended) {
   now_ += absl::Seconds(59);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
   now_ += absl::Seconds(1);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).stop_cause().reason(), "START_TIMEOUT");
-  Dispatch();
+  Pass();
   Lose(0);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "saving needs no worker";
   CommitWhatIsHalted();
   EXPECT_EQ(View(job_).state(), v1::SUSPENDED);
@@ -1328,33 +1328,33 @@ TEST_F(DispatcherStopTest, AJobThatWaitsTooLongIsSavedFromItsHaltedShardsAndSusp
               AllOf(HasSubstr("it has 1 worker and needs 2"), HasSubstr("stopped at step 3")));
 }
 
-TEST_F(DispatcherStopTest, AJobThatIsSuspendedBeforeItWaitsRecoversWithFewerWorkers) {
+TEST_F(SchedulerStopTest, AJobThatIsSuspendedBeforeItWaitsRecoversWithFewerWorkers) {
   Suspend();
   now_ += absl::Seconds(3);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::PREPARING);
   EXPECT_EQ(View(job_).workers_size(), 1) << "fewer than the two that it needs to continue";
 }
 
-TEST_F(DispatcherStopTest, WithoutWorkersItIsSavedFromItsHaltedShards) {
+TEST_F(SchedulerStopTest, WithoutWorkersItIsSavedFromItsHaltedShards) {
   Suspend();
   Lose(0);
   now_ += absl::Seconds(3);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING);
   EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
   attached_.push_back(Attach("w-2"));
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "a worker that attaches now is not needed";
   CommitWhatIsHalted();
   EXPECT_EQ(View(job_).state(), v1::SUSPENDED);
   EXPECT_EQ(View(job_).message(), "suspended at step 3");
 }
 
-TEST_F(SteppingDispatcherTest, AJobThatCanContinueNowGoesBeforeOneThatCannotYet) {
+TEST_F(SteppingSchedulerTest, AJobThatCanContinueNowGoesBeforeOneThatCannotYet) {
   const uint64_t first = AddJob(), second = AddJob();
   for (const char* name : {"w-0", "w-1", "p-0"}) attached_.push_back(Attach(name));
-  Dispatch();
+  Pass();
   for (const uint64_t job : {first, second}) {
     job_ = job;
     const std::string worker = View(job).workers(0);
@@ -1366,16 +1366,16 @@ TEST_F(SteppingDispatcherTest, AJobThatCanContinueNowGoesBeforeOneThatCannotYet)
   }
   Report("p-0", v1::MEMBER_HALTED, 3);  // of the second job
   attached_.push_back(Attach("w-2"));
-  Dispatch();
+  Pass();
   EXPECT_THAT(View(second).workers(), ElementsAre("w-2"));
   EXPECT_EQ(View(first).state(), v1::RECOVERING);
 }
 
 // Several jobs of two workers have lost one worker each. None can continue, and no worker attaches.
 // Another job runs on the only other worker.
-class EntangledDispatcherTest : public SteppingDispatcherTest {
+class EntangledSchedulerTest : public SteppingSchedulerTest {
  protected:
-  explicit EntangledDispatcherTest(int jobs = 2) : jobs_(jobs) {
+  explicit EntangledSchedulerTest(int jobs = 2) : jobs_(jobs) {
     v1::JobSpec policy;
     policy.mutable_resources()->mutable_workers()->set_min(2);
     policy.mutable_resources()->mutable_workers()->set_max(2);
@@ -1383,7 +1383,7 @@ class EntangledDispatcherTest : public SteppingDispatcherTest {
     attached_.push_back(Attach("p-0"));
     now_ += absl::Seconds(30);
     job_ = AddJob();
-    Dispatch();
+    Pass();
     EXPECT_EQ(View(job_).workers_size(), 1);
     for (const v1::MemberJobState state : {v1::MEMBER_PREPARED, v1::MEMBER_RUNNING}) {
       for (const std::string& name : {View(job_).workers(0), std::string("p-0")}) {
@@ -1392,7 +1392,7 @@ class EntangledDispatcherTest : public SteppingDispatcherTest {
     }
     for (uint64_t& job : jobs_) {
       job_ = job = AddJob(/*graph=*/nullptr, policy);
-      Dispatch();
+      Pass();
       EXPECT_EQ(View(job_).workers_size(), 2);
       for (const std::string& name : MembersOf(job_)) Report(name, v1::MEMBER_PREPARED, 0);
       for (const std::string& name : MembersOf(job_)) Report(name, v1::MEMBER_RUNNING, 3);
@@ -1408,11 +1408,11 @@ class EntangledDispatcherTest : public SteppingDispatcherTest {
       Report("p-0", v1::MEMBER_HALTED, 3);
     }
     now_ += absl::Seconds(50);
-    Dispatch();
+    Pass();
     for (const uint64_t job : jobs_) EXPECT_EQ(View(job).reason(), "WAITS_FOR_MEMBERS");
     EXPECT_FALSE(View(jobs_.back()).has_stop_cause()) << "a worker may attach";
     now_ += absl::Seconds(10);
-    Dispatch();
+    Pass();
   }
   std::vector<std::string> MembersOf(uint64_t job) {
     const v1::Job view = View(job);
@@ -1422,7 +1422,7 @@ class EntangledDispatcherTest : public SteppingDispatcherTest {
   const uint64_t &first_ = jobs_[0], &second_ = jobs_[1];
 };
 
-TEST_F(EntangledDispatcherTest, TheLastJobYieldsIsSavedAndQueuedAgain) {
+TEST_F(EntangledSchedulerTest, TheLastJobYieldsIsSavedAndQueuedAgain) {
   EXPECT_FALSE(View(first_).has_stop_cause());
   ASSERT_EQ(View(second_).stop_cause().reason(), "GIVES_WAY");
   EXPECT_EQ(View(second_).state(), v1::RECOVERING) << "what its shards hold is saved first";
@@ -1433,18 +1433,18 @@ TEST_F(EntangledDispatcherTest, TheLastJobYieldsIsSavedAndQueuedAgain) {
               AllOf(HasSubstr("it has 1 worker and needs 2"), HasSubstr("stopped at step 3")));
   EXPECT_FALSE(View(second_).has_stop_cause());
 
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(first_).state(), v1::PREPARING) << View(first_).message();
   EXPECT_EQ(View(first_).workers_size(), 2);
   EXPECT_EQ(View(second_).state(), v1::QUEUED);
 }
 
-TEST_F(EntangledDispatcherTest, AYieldingJobKeepsItsWorkersUntilItIsSaved) {
+TEST_F(EntangledSchedulerTest, AYieldingJobKeepsItsWorkersUntilItIsSaved) {
   for (int attempt = 0; attempt < 5; ++attempt) {  // no member writes it
     now_ += absl::Minutes(1);
     job_ = second_;
     Change([&](Job& job) { job.Tick(/*writing=*/false, now_); });
-    Dispatch();
+    Pass();
     EXPECT_EQ(View(second_).state(), v1::RECOVERING) << View(second_).message();
   }
   GiveCheckpoints(second_, {3});
@@ -1452,7 +1452,7 @@ TEST_F(EntangledDispatcherTest, AYieldingJobKeepsItsWorkersUntilItIsSaved) {
   EXPECT_EQ(View(second_).state(), v1::QUEUED);
 }
 
-TEST_F(EntangledDispatcherTest, AYieldingJobThatIsSuspendedIsNotQueuedAgain) {
+TEST_F(EntangledSchedulerTest, AYieldingJobThatIsSuspendedIsNotQueuedAgain) {
   job_ = second_;
   Change([&](Job& job) { EXPECT_TRUE(job.Suspend(now_).ok()); });
   GiveCheckpoints(second_, {3});
@@ -1460,26 +1460,26 @@ TEST_F(EntangledDispatcherTest, AYieldingJobThatIsSuspendedIsNotQueuedAgain) {
   EXPECT_EQ(View(second_).state(), v1::SUSPENDED);
 }
 
-class ThreeEntangledDispatcherTest : public EntangledDispatcherTest {
+class ThreeEntangledSchedulerTest : public EntangledSchedulerTest {
  protected:
-  ThreeEntangledDispatcherTest() : EntangledDispatcherTest(/*jobs=*/3) {}
+  ThreeEntangledSchedulerTest() : EntangledSchedulerTest(/*jobs=*/3) {}
 };
 
-TEST_F(ThreeEntangledDispatcherTest, OneJobAtATimeYields) {
+TEST_F(ThreeEntangledSchedulerTest, OneJobAtATimeYields) {
   EXPECT_TRUE(View(jobs_[2]).has_stop_cause());
-  Dispatch();  // the shards of the last job are being saved
+  Pass();  // the shards of the last job are being saved
   EXPECT_FALSE(View(second_).has_stop_cause());
   GiveCheckpoints(jobs_[2], {3});
   registry_->Settle();
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(first_).state(), v1::PREPARING) << View(first_).message();
   EXPECT_EQ(View(second_).reason(), "WAITS_FOR_MEMBERS") << "one more worker is enough for it";
 }
 
 // A job of four workers that is at step 3.
-class FourWorkersDispatcherTest : public SteppingDispatcherTest {
+class FourWorkersSchedulerTest : public SteppingSchedulerTest {
  protected:
-  FourWorkersDispatcherTest() {
+  FourWorkersSchedulerTest() {
     v1::JobSpec policy;
     policy.mutable_resources()->mutable_workers()->set_min(4);
     policy.mutable_resources()->mutable_workers()->set_max(4);
@@ -1487,7 +1487,7 @@ class FourWorkersDispatcherTest : public SteppingDispatcherTest {
     const std::vector<std::string> names = {"w-0", "w-1", "w-2", "w-3", "p-0"};
     for (const std::string& name : names) attached_.push_back(Attach(name));
     now_ += absl::Seconds(30);
-    Dispatch();
+    Pass();
     for (const std::string& name : names) Report(name, v1::MEMBER_PREPARED, 0);
     for (const std::string& name : names) Report(name, v1::MEMBER_RUNNING, 3);
     EXPECT_EQ(View(job_).state(), v1::RUNNING);
@@ -1505,35 +1505,35 @@ class FourWorkersDispatcherTest : public SteppingDispatcherTest {
   }
 };
 
-TEST_F(FourWorkersDispatcherTest, AWorkerThatHangsAgainGetsAnotherMinute) {
+TEST_F(FourWorkersSchedulerTest, AWorkerThatHangsAgainGetsAnotherMinute) {
   const auto worker = Attach("w-4");
   HangOn(*worker);
   const uint64_t first = AddJob();
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(first).state(), v1::QUEUED);
   Cancel(first);
-  Dispatch();  // this pass has nothing to do
+  Pass();  // this pass has nothing to do
   now_ += absl::Minutes(2);
   LoseTwo();
   attached_.push_back(Attach("w-5"));
   const uint64_t queued = AddJob();
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(queued).state(), v1::QUEUED) << "with w-4 the recovering job could continue";
   now_ += absl::Minutes(1);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(queued).state(), v1::PREPARING);
 }
 
 // A job for two to four workers. w-3 did not halt in time, and later reports that it is free.
-class HungDispatcherTest : public FourWorkersDispatcherTest {
+class HungSchedulerTest : public FourWorkersSchedulerTest {
  protected:
-  HungDispatcherTest() {
+  HungSchedulerTest() {
     Cancel(job_);
     v1::JobSpec policy;
     policy.mutable_resources()->mutable_workers()->set_min(2);
     policy.mutable_resources()->mutable_workers()->set_max(4);
     job_ = AddJob(/*graph=*/nullptr, policy);
-    Dispatch();
+    Pass();
     const std::vector<std::string> all = {"w-0", "w-1", "w-2", "w-3", "p-0"};
     for (const std::string& name : all) Report(name, v1::MEMBER_PREPARED, 0);
     for (const std::string& name : all) Report(name, v1::MEMBER_RUNNING, 3);
@@ -1547,24 +1547,24 @@ class HungDispatcherTest : public FourWorkersDispatcherTest {
   }
 };
 
-TEST_F(HungDispatcherTest, AWorkerThatDidNotHaltMustWarmUpFirst) {
-  Dispatch();
+TEST_F(HungSchedulerTest, AWorkerThatDidNotHaltMustWarmUpFirst) {
+  Pass();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-0", "w-1")) << View(job_).message();
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_PREPARED, 3);
   now_ += Job::kJoinAfter;
   attached_[3]->TakeDirectives();
-  Dispatch();
+  Pass();
   EXPECT_NE(WarmUpPlanOf(*attached_[3]).rehearsal(), 0) << "it must show that it can prepare";
 }
 
-TEST_F(HungDispatcherTest, ASpareWorkerGoesBeforeOneThatDidNotHalt) {
+TEST_F(HungSchedulerTest, ASpareWorkerGoesBeforeOneThatDidNotHalt) {
   for (const char* name : {"w-4", "w-5"}) attached_.push_back(Attach(name));
-  Dispatch();
+  Pass();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-0", "w-1", "w-4", "w-5"));
 }
 
 // The job's metrics.jsonl cannot be opened.
-TEST_F(FourWorkersDispatcherTest, NothingIsReservedForAJobWhoseStepsCannotBeRecorded) {
+TEST_F(FourWorkersSchedulerTest, NothingIsReservedForAJobWhoseStepsCannotBeRecorded) {
   std::filesystem::create_directories(registry_->folder().metrics_log(JobIdOf(View(job_).name())));
   for (const char* worker : {"w-0", "w-1", "w-2", "w-3"}) {
     v1::JobReport report;
@@ -1580,71 +1580,71 @@ TEST_F(FourWorkersDispatcherTest, NothingIsReservedForAJobWhoseStepsCannotBeReco
   for (const char* name : {"w-4", "w-5"}) attached_.push_back(Attach(name));
   const uint64_t queued = AddJob();
 
-  Dispatch();
+  Pass();
 
   EXPECT_EQ(View(job_).state(), v1::RECOVERING);
   EXPECT_EQ(View(queued).state(), v1::PREPARING);
 }
 
 // The job loses two of its workers.
-class ShortDispatcherTest : public FourWorkersDispatcherTest {
+class ShortSchedulerTest : public FourWorkersSchedulerTest {
  protected:
-  ShortDispatcherTest() { LoseTwo(); }
+  ShortSchedulerTest() { LoseTwo(); }
   // Waits until the job would accept fewer workers.
   void Wait() {
     now_ += absl::Seconds(10);
-    Dispatch();
+    Pass();
     EXPECT_EQ(View(job_).state(), v1::RECOVERING);
     EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
   }
 };
 
-TEST_F(ShortDispatcherTest, FreedMembersAreReservedForARecoveringJob) {
+TEST_F(ShortSchedulerTest, FreedMembersAreReservedForARecoveringJob) {
   attached_.push_back(Attach("w-4"));
   const uint64_t beside = AddJob();
-  Dispatch();
+  Pass();
   ASSERT_EQ(View(beside).state(), v1::PREPARING);
   Wait();
   v1::JobSpec urgent;
   urgent.set_priority(9);
   const std::vector<uint64_t> queue = {AddJob(), AddJob(/*graph=*/nullptr, urgent)};
   attached_.push_back(Attach("w-5"));
-  Dispatch();
+  Pass();
   for (const uint64_t job : queue) EXPECT_EQ(View(job).state(), v1::QUEUED) << job;
 
   Cancel(beside);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-0", "w-1", "w-4", "w-5"));
   attached_.push_back(Attach("w-6"));
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(queue[1]).state(), v1::PREPARING) << "the reservation is over";
 }
 
-TEST_F(ShortDispatcherTest, AWorkerThatArrivesEarlyIsReservedToo) {
+TEST_F(ShortSchedulerTest, AWorkerThatArrivesEarlyIsReservedToo) {
   attached_.push_back(Attach("w-4"));
   const uint64_t beside = AddJob();
-  Dispatch();
+  Pass();
   ASSERT_EQ(View(beside).state(), v1::PREPARING);
   const uint64_t queued = AddJob();
   attached_.push_back(Attach("w-5"));
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(queued).state(), v1::QUEUED);
   attached_.push_back(Attach("w-6"));
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
 }
 
-TEST_F(ShortDispatcherTest, StartTimeoutNamesTheJobOfTheReservation) {
+TEST_F(ShortSchedulerTest, StartTimeoutNamesTheJobOfTheReservation) {
   attached_.push_back(Attach("w-4"));
   AddJob();
-  Dispatch();
+  Pass();
   v1::JobSpec policy;
   policy.mutable_start_timeout()->set_seconds(60);
   const uint64_t queued = AddJob(/*graph=*/nullptr, policy);
   attached_.push_back(Attach("w-5"));
   now_ += absl::Seconds(60);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(queued).state(), v1::FAILED);
   EXPECT_THAT(
       View(queued).message(),
@@ -1654,7 +1654,7 @@ TEST_F(ShortDispatcherTest, StartTimeoutNamesTheJobOfTheReservation) {
 }
 
 // The job gave up w-2 and w-3 because they did not halt. They still report that they serve the job.
-TEST_F(ShortDispatcherTest, NothingIsReservedForAJobThatLacksHangingWorkers) {
+TEST_F(ShortSchedulerTest, NothingIsReservedForAJobThatLacksHangingWorkers) {
   for (const char* name : {"w-2", "w-3"}) {
     attached_.push_back(Attach(name));
     EXPECT_TRUE(fleet_->Renew(*attached_.back(), {JobIdOf(View(job_).name())}, now_).ok());
@@ -1664,64 +1664,64 @@ TEST_F(ShortDispatcherTest, NothingIsReservedForAJobThatLacksHangingWorkers) {
   Wait();
   EXPECT_EQ(View(queued).state(), v1::QUEUED) << "they may soon be free";
   now_ += absl::Minutes(1);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(queued).state(), v1::PREPARING);
 }
 
-TEST_F(ShortDispatcherTest, NothingIsReservedForAJobThatTheFleetIsTooSmallFor) {
+TEST_F(ShortSchedulerTest, NothingIsReservedForAJobThatTheFleetIsTooSmallFor) {
   Wait();
   const uint64_t waiting = AddJob();
   attached_.push_back(Attach("w-4"));
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(waiting).state(), v1::PREPARING);
 }
 
-TEST_F(ShortDispatcherTest, NoWorkerJoinsARunningJobWhileARecoveringJobWaits) {
+TEST_F(ShortSchedulerTest, NoWorkerJoinsARunningJobWhileARecoveringJobWaits) {
   const auto worker = Attach("w-4");
   const uint64_t elastic = AddElasticJob();
   now_ += absl::Seconds(10);
-  Dispatch();
+  Pass();
   ASSERT_EQ(View(elastic).workers_size(), 1);
   for (const char* member : {"w-4", "p-0"}) Tell(elastic, member, v1::MEMBER_PREPARED);
   Settle();
   ASSERT_EQ(View(elastic).state(), v1::RUNNING);
   now_ += Job::kJoinAfter;
   const auto newcomer = Attach("w-5");
-  Dispatch();
+  Pass();
   EXPECT_TRUE(newcomer->TakeDirectives().empty());
 
   attached_.push_back(Attach("w-6"));
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
 }
 
-class ReplicatedDispatcherStopTest : public DispatcherStopTest {
+class ReplicatedSchedulerStopTest : public SchedulerStopTest {
  protected:
-  ReplicatedDispatcherStopTest() : DispatcherStopTest(/*ps=*/2) {}
+  ReplicatedSchedulerStopTest() : SchedulerStopTest(/*ps=*/2) {}
 };
 
-TEST_F(ReplicatedDispatcherStopTest, WithoutAWorkerItIsSavedFromAReplicaThatTookOver) {
+TEST_F(ReplicatedSchedulerStopTest, WithoutAWorkerItIsSavedFromAReplicaThatTookOver) {
   fleet_->Detach(*attached_[3], Fleet::Departure::kOrderly);
   Change([&](Job& job) { job.MemberLost("p-1", "crashed", now_); });
   now_ += absl::Seconds(3);
-  Dispatch();
+  Pass();
   ASSERT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
   Suspend();
   Lose(0);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING);
   CommitWhatIsHalted();
   EXPECT_EQ(View(job_).state(), v1::SUSPENDED);
   EXPECT_EQ(View(job_).message(), "suspended at step 3");
 }
 
-TEST_F(ReplicatedDispatcherStopTest, ItStopsWithoutARecoveryIfAReplicaTookOver) {
+TEST_F(ReplicatedSchedulerStopTest, ItStopsWithoutARecoveryIfAReplicaTookOver) {
   fleet_->Detach(*attached_[3], Fleet::Departure::kOrderly);
   Change([&](Job& job) { job.MemberLost("p-1", "crashed", now_); });
   now_ += absl::Seconds(60);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).stop_cause().reason(), "START_TIMEOUT");
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING);
   CommitWhatIsHalted();
   EXPECT_EQ(View(job_).state(), v1::SUSPENDED);
@@ -1729,16 +1729,16 @@ TEST_F(ReplicatedDispatcherStopTest, ItStopsWithoutARecoveryIfAReplicaTookOver) 
 }
 
 // An interrupted evaluation of step 3 is repeated when the job continues there.
-TEST_F(DispatcherStopTest, AJobThatContinuesWhereItWasHaltedEvaluatesFirst) {
+TEST_F(SchedulerStopTest, AJobThatContinuesWhereItWasHaltedEvaluatesFirst) {
   now_ += absl::Seconds(3);
-  Dispatch();
+  Pass();
   ASSERT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
   Suspend();
   CommitWhatIsHalted();
   ASSERT_EQ(View(job_).state(), v1::SUSPENDED);
   Change([&](Job& job) { EXPECT_TRUE(job.Resume(nullptr, now_).ok()); });
   attached_.push_back(Attach("w-1"));
-  Dispatch();
+  Pass();
   ASSERT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   JobRegistry::Transaction transaction(registry_.get());
   EXPECT_EQ(transaction.FindNumber(job_)->job.plan()->first_step(), 3);
@@ -1747,12 +1747,12 @@ TEST_F(DispatcherStopTest, AJobThatContinuesWhereItWasHaltedEvaluatesFirst) {
 
 // A job with two chunks on p-0 and one on p-1 loses its worker. p-0 has no memory for more, and
 // another job has taken the rest of p-1.
-class UnevenDispatcherTest : public SteppingDispatcherTest {
+class UnevenSchedulerTest : public SteppingSchedulerTest {
  protected:
-  UnevenDispatcherTest() {
+  UnevenSchedulerTest() {
     attached_ = {Attach("w-0"), Attach("p-0"), Attach("p-1")};
     const uint64_t probe = AddJobOfChunks(3, /*ps=*/2);
-    Dispatch();
+    Pass();
     const auto memory = MemoryOf(probe);
     const int64_t large = memory.at("p-0").With(1), small = memory.at("p-1").With(1);
     EXPECT_LT(small, large);
@@ -1761,14 +1761,14 @@ class UnevenDispatcherTest : public SteppingDispatcherTest {
     AttachPs("p-0", large);
     AttachPs("p-1", 2 * small);
     job_ = AddJobOfChunks(3, /*ps=*/2);
-    Dispatch();
+    Pass();
     for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED, 0);
     for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_RUNNING, 3);
     EXPECT_EQ(View(job_).state(), v1::RUNNING) << View(job_).message();
 
     attached_.push_back(Attach("w-1"));
     const uint64_t beside = AddJobOfChunks(1, /*ps=*/1);
-    for (int i = 0; i < 2; ++i) Dispatch();
+    for (int i = 0; i < 2; ++i) Pass();
     EXPECT_THAT(View(beside).ps(), ElementsAre("p-1")) << View(beside).message();
     fleet_->Detach(*attached_[0], Fleet::Departure::kOrderly);
     Change([&](Job& job) { job.MemberLost("w-0", "crashed", now_); });
@@ -1788,19 +1788,19 @@ class UnevenDispatcherTest : public SteppingDispatcherTest {
   }
 };
 
-TEST_F(UnevenDispatcherTest, NeedsOnEachKeptPsOnlyItsOwnMemory) {
+TEST_F(UnevenSchedulerTest, NeedsOnEachKeptPsOnlyItsOwnMemory) {
   for (const char* ps : {"p-0", "p-1"}) Report(ps, v1::MEMBER_HALTED, 3);
   attached_.push_back(Attach("w-2"));
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
 }
 
-TEST_F(UnevenDispatcherTest, FromACheckpointItContinuesWithItsOwnSmallPs) {
+TEST_F(UnevenSchedulerTest, FromACheckpointItContinuesWithItsOwnSmallPs) {
   Change([&](Job& job) {
     for (const char* ps : {"p-0", "p-1"}) job.Report(ps, nullptr, now_);
   });
   attached_.push_back(Attach("w-2"));
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_THAT(View(job_).ps(), ElementsAre("p-0", "p-1"));
 }
@@ -1808,31 +1808,31 @@ TEST_F(UnevenDispatcherTest, FromACheckpointItContinuesWithItsOwnSmallPs) {
 // A job on two ps, each of which has the replicas of the other's shards, beside a job that takes
 // memory of the first ps. A ps that takes over its replicas needs more memory, because a replica
 // has none for gradients.
-class ReplicasDispatcherTest : public SteppingDispatcherTest {
+class ReplicasSchedulerTest : public SteppingSchedulerTest {
  protected:
-  ReplicasDispatcherTest() {
+  ReplicasSchedulerTest() {
     Attach("w-0");
     Attach("w-1");
     const auto a = Attach("p-0"), b = Attach("p-1");
     const uint64_t probe = AddReplicatedJob();
-    Dispatch();
+    Pass();
     const int64_t whole = NeedWithAllShards(probe);
     Cancel(probe);
     for (const auto& ps : {a, b}) fleet_->Detach(*ps, Fleet::Departure::kOrderly);
     const auto c = Attach("p-2");
     beside_ = AddJob();
-    Dispatch();
+    Pass();
     const int64_t taken = NeedOf(beside_);
     Cancel(beside_);
     fleet_->Detach(*c, Fleet::Departure::kOrderly);
 
     AttachPs("p-3", whole + taken - 1);
     beside_ = AddJob();
-    Dispatch();
+    Pass();
     EXPECT_EQ(View(beside_).state(), v1::PREPARING);
     attached_.push_back(Attach("p-4"));
     job_ = AddReplicatedJob();
-    Dispatch();
+    Pass();
     Go({View(job_).workers(0), "p-3", "p-4"});
     EXPECT_EQ(ShardsWithoutReplica(*Plan()), 0);
   }
@@ -1870,7 +1870,7 @@ class ReplicasDispatcherTest : public SteppingDispatcherTest {
     Change([&](Job& job) { job.MemberLost("p-4", "crashed", now_); });
     const std::vector<std::string> left = {View(job_).workers(0), "p-3"};
     for (const std::string& name : left) Report(name, v1::MEMBER_HALTED, 3);
-    Dispatch();
+    Pass();
     Go(left);
     EXPECT_EQ(ShardsWithoutReplica(*Plan()), 2);
     now_ += Job::kReplicasJoinAfter;
@@ -1879,30 +1879,30 @@ class ReplicasDispatcherTest : public SteppingDispatcherTest {
   uint64_t beside_ = 0;
 };
 
-TEST_F(ReplicasDispatcherTest, AJobIsHaltedForReplicasOnceItsPsHasRoomForThem) {
+TEST_F(ReplicasSchedulerTest, AJobIsHaltedForReplicasOnceItsPsHasRoomForThem) {
   LosePs4();
   const auto newcomer = Attach("p-5");
   for (int i = 0; i < 2; ++i) {
-    Dispatch();
+    Pass();
     EXPECT_EQ(View(job_).state(), v1::RUNNING) << "p-3 would have a byte too little";
   }
 
   Cancel(beside_);
-  Dispatch();
+  Pass();
   ASSERT_EQ(View(job_).state(), v1::RECOVERING);
   EXPECT_EQ(View(job_).reason(), "BACKUPS_JOIN");
   for (const std::string& name : {View(job_).workers(0), std::string("p-3")}) {
     Report(name, v1::MEMBER_HALTED, 3);
   }
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_EQ(ShardsWithoutReplica(*Plan()), 0);
 }
 
 // `first`, at step 3 and without replicas, has room for another worker. `short_` lacks two workers,
 // and one is free.
-TEST_F(SteppingDispatcherTest, AJobHaltedForReplicasTakesNoReservedWorker) {
-  Dispatch();
+TEST_F(SteppingSchedulerTest, AJobHaltedForReplicasTakesNoReservedWorker) {
+  Pass();
   now_ += absl::Seconds(30);
   v1::JobSpec policy;
   policy.mutable_resources()->set_ps(2);
@@ -1914,7 +1914,7 @@ TEST_F(SteppingDispatcherTest, AJobHaltedForReplicasTakesNoReservedWorker) {
   policy.mutable_resources()->mutable_workers()->set_max(3);
   for (const char* name : {"w-0", "p-0", "p-1"}) attached_.push_back(Attach(name));
   now_ += absl::Seconds(10);
-  Dispatch();
+  Pass();
   const auto run = [&](const std::vector<std::string>& members) {
     for (const auto state : {v1::MEMBER_PREPARED, v1::MEMBER_RUNNING}) {
       for (const std::string& name : members) Report(name, state, 3);
@@ -1929,40 +1929,40 @@ TEST_F(SteppingDispatcherTest, AJobHaltedForReplicasTakesNoReservedWorker) {
   run({"w-0", "p-0", "p-1"});
   lose(2, "p-1");
   for (const char* name : {"w-0", "p-0"}) Report(name, v1::MEMBER_HALTED, 3);
-  Dispatch();
+  Pass();
   run({"w-0", "p-0"});
 
   for (const char* name : {"w-1", "w-2", "w-3"}) attached_.push_back(Attach(name));
   const uint64_t short_ = job_ = AddJob(/*graph=*/nullptr, policy);
-  Dispatch();
+  Pass();
   run({"w-1", "w-2", "w-3", "p-0"});
   lose(4, "w-2");
   lose(5, "w-3");
   for (const char* name : {"w-1", "p-0"}) Report(name, v1::MEMBER_HALTED, 3);
   for (const char* name : {"w-4", "p-2"}) attached_.push_back(Attach(name));
   now_ += absl::Seconds(5);
-  Dispatch();
+  Pass();
   ASSERT_EQ(View(short_).reason(), "WAITS_FOR_MEMBERS");
   ASSERT_EQ(View(first).reason(), "BACKUPS_JOIN");
   job_ = first;
   for (const char* name : {"w-0", "p-0"}) Report(name, v1::MEMBER_HALTED, 3);
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(first).state(), v1::PREPARING) << View(first).message();
   EXPECT_THAT(View(first).workers(), ElementsAre("w-0"));
 }
 
-TEST_F(ReplicasDispatcherTest, AJobIsNotHaltedForReplicasWhileAnotherJobStartsOnAPs) {
+TEST_F(ReplicasSchedulerTest, AJobIsNotHaltedForReplicasWhileAnotherJobStartsOnAPs) {
   LosePs4();
   Cancel(beside_);
   const uint64_t other = AddJob();
   const auto newcomer = Attach("p-5");
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(other).state(), v1::PREPARING) << "on p-5, which serves no job";
   EXPECT_EQ(View(job_).state(), v1::RUNNING);
 
-  Dispatch();
+  Pass();
   EXPECT_EQ(View(job_).reason(), "BACKUPS_JOIN");
 }
 
 }  // namespace
-}  // namespace muster::dispatcher_test
+}  // namespace muster::scheduler_test
