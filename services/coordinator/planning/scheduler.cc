@@ -1,9 +1,6 @@
 #include "services/coordinator/planning/scheduler.h"
 
-#include <glog/logging.h>
-
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <iterator>
 #include <optional>
@@ -12,16 +9,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
-#include "lib/log/log_scope.h"
 #include "lib/plan/worker_devices.h"
-#include "lib/status/status.h"
 #include "lib/text/byte_size.h"
 #include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/replica_placement.h"
-#include "services/coordinator/scheduling/job_plan.h"
 #include "services/coordinator/scheduling/memory_check.h"
 #include "services/coordinator/scheduling/plan_memory.h"
 #include "services/coordinator/scheduling/worker_numbers.h"
@@ -52,9 +45,6 @@ constexpr absl::Duration kFilesTakeMax = absl::Minutes(1);
 // another can continue.
 constexpr absl::Duration kYieldsAfter = absl::Minutes(1);
 
-// How often a checkpoint read checks that its job still needs it.
-constexpr int64_t kLooksEveryMs = 1000;
-
 // Returns the ps of these shards and of their replicas.
 std::vector<std::string> HoldersOf(const std::vector<v1::PlanShard>& shards) {
   std::vector<std::string> holders;
@@ -68,20 +58,20 @@ std::vector<std::string> HoldersOf(const std::vector<v1::PlanShard>& shards) {
   return holders;
 }
 
-// Makes `request` continue at `resume_point`, which is set for a recovering job, and decides
-// whether the job evaluates first. The evaluation at the checkpoint from which the job started is
-// not repeated.
-void Resume(const std::optional<Job::ResumePoint>& resume_point, int64_t origin_step,
-            int64_t evaluations_before, std::shared_ptr<const v1::JobPlan> before,
-            PlanRequest& request) {
-  if (resume_point && resume_point->carries) {
-    request.carried = std::move(before);
-    request.shards = resume_point->shards;
-    request.restore.clear();
-    request.first_step = resume_point->first_step;
+// How long a running job that lacks replicas is not searched again in the same generation.
+constexpr absl::Duration kSearchAgain = absl::Seconds(10);
+
+std::shared_ptr<const PlanTask> TaskOf(uint64_t number, const Placement& placement,
+                                       const absl::btree_map<std::string, AttachedMember>& members,
+                                       decltype(PlanTask::work) work) {
+  auto task = std::make_shared<PlanTask>();
+  task->number = number;
+  for (const std::string& name : placement.workers) {
+    task->workers.push_back(members.at(name).hello);
   }
-  request.evaluate_first =
-      request.first_step > origin_step && evaluations_before <= request.first_step;
+  for (const std::string& name : placement.ps) task->ps.push_back(members.at(name).hello);
+  task->work = std::move(work);
+  return task;
 }
 
 int64_t CountPresent(const std::vector<std::string>& members) {
@@ -147,26 +137,11 @@ absl::btree_set<std::string> Unsuitable(
 
 }  // namespace
 
-Scheduler::Scheduler(JobRegistry* registry, Fleet* fleet, ModelBuilder build_model,
-                     RestoreChooser choose)
+Scheduler::Scheduler(JobRegistry* registry, Fleet* fleet, PlanWorker::ModelBuilder build_model,
+                     PlanWorker::RestoreChooser choose)
     : registry_(registry),
       fleet_(fleet),
-      build_model_(std::move(build_model)),
-      choose_(std::move(choose)),
-      threads_{std::thread([this] { Run(kCarried); }), std::thread([this] { Run(kOthers); })} {}
-
-Scheduler::~Scheduler() {
-  {
-    absl::MutexLock lock(&mu_);
-    stopping_ = true;
-  }
-  for (std::thread& thread : threads_) thread.join();
-}
-
-Scheduler::Starts Scheduler::starting() const {
-  absl::MutexLock lock(&mu_);
-  return starting_;
-}
+      worker_(registry, fleet, &memory_, std::move(build_model), std::move(choose)) {}
 
 // ---------------------------------------------------------------- memory of ps
 
@@ -182,40 +157,9 @@ void Scheduler::LearnWhatIsTaken() {
       if (!memory_.Knows(*entry->job.plan())) unknown.push_back(entry->job.plan());
     }
     memory_.KeepOnly(active);
+    absl::erase_if(searches_, [&](const auto& search) { return !active.contains(search.first); });
   }
   for (const auto& plan : unknown) memory_.Take(*plan, MemoryOfPs(*plan));
-}
-
-BytesByPs Scheduler::SumOfTaken(const JobRegistry::Transaction& transaction,
-                                uint64_t except) const {
-  std::vector<uint64_t> holders;
-  for (const JobRegistry::Entry* entry : transaction.Active()) {
-    const uint64_t number = entry->job.record().number();
-    if (number != except && entry->job.HoldsMemory()) holders.push_back(number);
-  }
-  return memory_.SumOf(holders);
-}
-
-Prospect Scheduler::ProspectOf(const Start& start,
-                               const JobRegistry::Transaction& transaction) const {
-  const BytesByPs others = SumOfTaken(transaction, start.number);
-  Prospect prospect{.workers = static_cast<int>(start.workers.size())};
-  for (const v1::Hello& ps : start.ps) prospect.room[ps.member()] = RoomOf(ps, others);
-  return prospect;
-}
-
-bool Scheduler::HasRoom(const Start& start, const JobRegistry::Transaction& transaction,
-                        const MemoryByPs& memory) const {
-  const Prospect prospect = ProspectOf(start, transaction);
-  return std::ranges::all_of(prospect.room, [&](const auto& ps) {
-    const auto needed = memory.find(ps.first);
-    return needed == memory.end() || needed->second.With(prospect.workers) <= ps.second;
-  });
-}
-
-bool Scheduler::HasRoomNow(const Start& start, const MemoryByPs& memory) const {
-  JobRegistry::Transaction transaction(registry_);
-  return HasRoom(start, transaction, memory);
 }
 
 // Whether a job may be stopped because its start_timeout is over. After a restart, members must get
@@ -325,7 +269,7 @@ void Scheduler::TellWhatIsWaitedFor(JobRegistry::Transaction& transaction,
 // ---------------------------------------------------------------- choosing
 
 std::vector<WaitingJob> Scheduler::WaitingJobs(const JobRegistry::Transaction& transaction,
-                                               const Starts& starting) {
+                                               const PlanWorker::UnderWay& under_way) {
   const absl::Time now = registry_->Now();
   memory_.ForgetNeeds(now, [&](uint64_t number, int ps) {
     const JobRegistry::Entry* const entry = transaction.FindNumber(number);
@@ -335,7 +279,7 @@ std::vector<WaitingJob> Scheduler::WaitingJobs(const JobRegistry::Transaction& t
   });
   std::vector<WaitingJob> waiting;
   for (const auto& [number, entry] : transaction.jobs()) {
-    if (entry->job.state() != v1::QUEUED || starting.contains(number)) continue;
+    if (entry->job.state() != v1::QUEUED || under_way.contains(number)) continue;
     if (entry->rounds.committing()) continue;  // see WaitForCommits()
     const v1::JobSpec& spec = entry->job.record().spec();
     const v1::WorkerCount& workers = spec.resources().workers();
@@ -359,17 +303,17 @@ std::vector<WaitingJob> Scheduler::WaitingJobs(const JobRegistry::Transaction& t
 }
 
 FreeMembers Scheduler::FindFreeMembers(const JobRegistry::Transaction& transaction,
-                                       const Starts& starting,
+                                       const PlanWorker::UnderWay& under_way,
                                        const absl::btree_map<std::string, AttachedMember>& members,
                                        const LettingGo& before) {
   const absl::Time now = registry_->Now();
   absl::flat_hash_map<std::string, int> jobs;  // by member
-  for (const auto& [number, start] : starting) {
-    for (const v1::Hello& hello : start->workers) ++jobs[hello.member()];
-    for (const v1::Hello& hello : start->ps) ++jobs[hello.member()];
+  for (const auto& [number, task] : under_way) {
+    for (const v1::Hello& hello : task->workers) ++jobs[hello.member()];
+    for (const v1::Hello& hello : task->ps) ++jobs[hello.member()];
   }
   const std::vector<JobRegistry::Entry*> active = transaction.Active();
-  const BytesByPs taken = SumOfTaken(transaction);
+  const BytesByPs taken = TakenOfPs(transaction, memory_);
   FreeMembers free;
   for (const auto& [name, member] : members) {
     if (!member.attached || member.leaving) continue;
@@ -401,7 +345,7 @@ void Scheduler::AddNeeds(const JobRegistry::Transaction& transaction,
                          const absl::btree_map<std::string, AttachedMember>& members,
                          RecoveringJob& job) const {
   const uint64_t number = entry.job.record().number();
-  const BytesByPs others = SumOfTaken(transaction, number);
+  const BytesByPs others = TakenOfPs(transaction, memory_, number);
   const MemoryByPs memory = memory_.MemoryOf(number);
   job.ps_memory = MostOf(memory);
   for (const std::string& ps : job.ps) {
@@ -508,9 +452,10 @@ bool Scheduler::GoesOnSoon(const Job& job, absl::Time now) const {
          now - job.WaitsForFilesSince() < kFilesTakeMax;
 }
 
-std::vector<std::shared_ptr<const Scheduler::Start>> Scheduler::Recoveries(
-    JobRegistry::Transaction& transaction, const Starts& starting,
-    const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free) {
+PlanWorker::Tasks Scheduler::Recoveries(JobRegistry::Transaction& transaction,
+                                        const PlanWorker::UnderWay& under_way,
+                                        const absl::btree_map<std::string, AttachedMember>& members,
+                                        FreeMembers& free) {
   const absl::Time now = registry_->Now();
   std::vector<JobRegistry::Entry*> entries = transaction.Active();
   std::ranges::stable_sort(entries, std::greater<>(), [](const JobRegistry::Entry* entry) {
@@ -520,7 +465,7 @@ std::vector<std::shared_ptr<const Scheduler::Start>> Scheduler::Recoveries(
   std::vector<RecoveringJob> early;  // jobs that cannot continue yet
   for (JobRegistry::Entry* entry : entries) {
     const Job& job = entry->job;
-    if (job.state() != v1::RECOVERING || starting.contains(job.record().number())) continue;
+    if (job.state() != v1::RECOVERING || under_way.contains(job.record().number())) continue;
     std::optional<Job::ResumePoint> resume_point = job.ResumesAt(now);
     // A checkpoint that is being committed is a better resume point. One that is still being
     // written will not complete, because the job does not run.
@@ -536,7 +481,7 @@ std::vector<std::shared_ptr<const Scheduler::Start>> Scheduler::Recoveries(
   const auto limit_to_ranks = [](RecoveringJob& job) {
     job.workers_max = std::max(job.workers_min, static_cast<int>(job.workers.size()));
   };
-  std::vector<std::shared_ptr<const Start>> starts;
+  PlanWorker::Tasks tasks;
   std::vector<RecoveringJob> unplaced;  // jobs that keep waiting
   std::vector<RecoveringJob> settled;   // jobs that have waited for kYieldsAfter
   for (const auto& [entry, resume_point] : ready) {
@@ -564,13 +509,8 @@ std::vector<std::shared_ptr<const Scheduler::Start>> Scheduler::Recoveries(
       transaction.Commit(*entry);
       continue;
     }
-    auto start = std::make_shared<Start>();
-    start->number = record.number();
-    start->revision = record.revision();
-    start->resume_point = resume_point;
-    for (const auto& name : placement->workers) start->workers.push_back(members.at(name).hello);
-    for (const auto& name : placement->ps) start->ps.push_back(members.at(name).hello);
-    starts.push_back(std::move(start));
+    tasks.push_back(TaskOf(record.number(), *placement, members,
+                           Resume{.revision = record.revision(), .resume_point = resume_point}));
   }
   // Reserves the members that would let these jobs continue.
   for (RecoveringJob& job : early) {
@@ -589,7 +529,7 @@ std::vector<std::shared_ptr<const Scheduler::Start>> Scheduler::Recoveries(
     last.job.Yield(LackOf(settled.back()), now);
     transaction.Commit(last);
   }
-  return starts;
+  return tasks;
 }
 
 // The job does not wait for the whole grace, which is for members that learn late of the new
@@ -642,7 +582,7 @@ void Scheduler::TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob&
 
 // Uses free workers that no job waits for. They get the ranks that they would have if the job were
 // halted now.
-std::vector<std::shared_ptr<const Scheduler::Start>> Scheduler::LetFreeWorkersJoin(
+PlanWorker::Tasks Scheduler::LetFreeWorkersJoin(
     JobRegistry::Transaction& transaction, const std::vector<Placement>& placements,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) {
   for (const Placement& placement : placements) {
@@ -651,7 +591,7 @@ std::vector<std::shared_ptr<const Scheduler::Start>> Scheduler::LetFreeWorkersJo
     });
   }
   const absl::Time now = registry_->Now();
-  std::vector<std::shared_ptr<const Start>> warm_ups;
+  PlanWorker::Tasks warm_ups;
   for (JobRegistry::Entry* entry : transaction.Active()) {
     if (!entry->job.TakesMoreWorkers(now)) continue;
     const v1::Job& record = entry->job.record();
@@ -682,16 +622,13 @@ std::vector<std::shared_ptr<const Scheduler::Start>> Scheduler::LetFreeWorkersJo
       case WarmUp::State::kUnderWay:
         break;
       case WarmUp::State::kNone: {
-        auto start = std::make_shared<Start>();
-        start->number = record.number();
-        for (const auto& name : placement->workers) {
-          const auto known = members.find(name);
-          if (known != members.end()) start->workers.push_back(known->second.hello);
-        }
-        if (start->workers.size() != placement->workers.size()) break;
-        start->newcomers = static_cast<int>(newcomers.size());
-        start->generation = record.generation();
-        warm_ups.push_back(std::move(start));
+        const bool all_known = std::ranges::all_of(
+            placement->workers, [&](const std::string& name) { return members.contains(name); });
+        if (!all_known) break;
+        warm_ups.push_back(
+            TaskOf(record.number(), {.workers = placement->workers}, members,
+                   WarmUpNewcomers{.generation = record.generation(),
+                                   .newcomers = static_cast<int>(newcomers.size())}));
         break;
       }
     }
@@ -743,19 +680,18 @@ void Scheduler::LetWorkersYield(JobRegistry::Transaction& transaction,
 // Looks for members with which each job would continue if it were halted now. Skips a job if
 // another start is about to use one of these ps, because the memory that will be left there is not
 // known yet.
-std::vector<std::shared_ptr<const Scheduler::Start>> Scheduler::LookForReplicas(
-    const JobRegistry::Transaction& transaction,
-    const std::vector<std::shared_ptr<const Start>>& starts,
-    const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) const {
+PlanWorker::Tasks Scheduler::LookForReplicas(
+    const JobRegistry::Transaction& transaction, const PlanWorker::Tasks& tasks,
+    const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) {
   absl::flat_hash_set<uint64_t> under_way;
   absl::flat_hash_set<std::string> given;
-  for (const auto& start : starts) {
-    under_way.insert(start->number);
-    for (const v1::Hello& worker : start->workers) std::erase(free.workers, worker.member());
-    for (const v1::Hello& ps : start->ps) given.insert(ps.member());
+  for (const auto& task : tasks) {
+    under_way.insert(task->number);
+    for (const v1::Hello& worker : task->workers) std::erase(free.workers, worker.member());
+    for (const v1::Hello& ps : task->ps) given.insert(ps.member());
   }
   const absl::Time now = registry_->Now();
-  std::vector<std::shared_ptr<const Start>> searches;
+  PlanWorker::Tasks searches;
   for (const JobRegistry::Entry* entry : transaction.Active()) {
     const v1::Job& record = entry->job.record();
     if (!entry->job.TakesReplicas(now) || under_way.contains(record.number())) continue;
@@ -775,14 +711,13 @@ std::vector<std::shared_ptr<const Scheduler::Start>> Scheduler::LookForReplicas(
     const bool may_take = std::ranges::none_of(
         placement->ps, [&](const std::string& ps) { return given.contains(ps); });
     if (!there_is_one || !may_take) continue;
-    auto search = std::make_shared<Start>();
-    search->number = record.number();
-    search->seeks_replicas = true;
-    search->generation = record.generation();
-    for (const auto& name : placement->workers) search->workers.push_back(members.at(name).hello);
-    for (const auto& name : placement->ps) search->ps.push_back(members.at(name).hello);
-    if (memory_.IsFruitless(record.number(), ProspectOf(*search, transaction))) continue;
-    searches.push_back(std::move(search));
+    // The plan may have no more replicas than the estimate promised. The next plan would not
+    // either, except if the fleet has changed.
+    Search& search = searches_[record.number()];
+    if (search.generation == record.generation() && now - search.time < kSearchAgain) continue;
+    search = {.generation = record.generation(), .time = now};
+    searches.push_back(TaskOf(record.number(), *placement, members,
+                              AddReplicas{.generation = record.generation()}));
   }
   return searches;
 }
@@ -795,12 +730,12 @@ void Scheduler::Pass() {
   const auto letting_go = std::exchange(letting_go_, {});
   start_ = std::min(start_, registry_->Now());
   LearnWhatIsTaken();
-  const Starts starting = this->starting();
-  std::vector<std::shared_ptr<const Start>> starts;
+  const PlanWorker::UnderWay under_way = worker_.under_way();
+  PlanWorker::Tasks tasks;
   {
     JobRegistry::Transaction transaction(registry_);
     WaitForCommits(transaction);
-    std::vector<WaitingJob> waiting = WaitingJobs(transaction, starting);
+    std::vector<WaitingJob> waiting = WaitingJobs(transaction, under_way);
     bool recovering = std::ranges::any_of(transaction.Active(), [](const auto* entry) {
       return entry->job.state() == v1::RECOVERING;
     });
@@ -820,9 +755,9 @@ void Scheduler::Pass() {
     for (WaitingJob& job : waiting) {
       job.unsuitable = Unsuitable(transaction.FindNumber(job.number)->job.record().spec(), members);
     }
-    FreeMembers free = FindFreeMembers(transaction, starting, members, letting_go);
+    FreeMembers free = FindFreeMembers(transaction, under_way, members, letting_go);
     if (missing) recovering = GiveUpMissing(transaction, members, free);
-    if (recovering) starts = Recoveries(transaction, starting, members, free);
+    if (recovering) tasks = Recoveries(transaction, under_way, members, free);
     const Decision decision = Decide(waiting, free);
     const std::vector<Placement>& placements = decision.placements;
     for (const Wait& wait : decision.waits) transaction.FindNumber(wait.number)->wait = wait;
@@ -833,310 +768,27 @@ void Scheduler::Pass() {
       TellWhatIsWaitedFor(transaction, job, free.ps);
     }
     for (const Placement& placement : placements) {
-      auto start = std::make_shared<Start>();
-      start->number = placement.number;
       JobRegistry::Entry& entry = *transaction.FindNumber(placement.number);
       entry.wait.reset();
-      start->revision = entry.job.record().revision();
-      for (const auto& name : placement.workers) start->workers.push_back(members.at(name).hello);
-      for (const auto& name : placement.ps) start->ps.push_back(members.at(name).hello);
-      starts.push_back(std::move(start));
+      tasks.push_back(TaskOf(placement.number, placement, members,
+                             StartFresh{.revision = entry.job.record().revision()}));
     }
     LetWorkersYield(transaction, waiting, decision, free);
     if (free.reserved_for == 0 && placements.size() == waiting.size()) {
       for (auto& warm_up : LetFreeWorkersJoin(transaction, placements, members, free)) {
-        if (!starting.contains(warm_up->number)) starts.push_back(std::move(warm_up));
+        if (!under_way.contains(warm_up->number)) tasks.push_back(std::move(warm_up));
       }
     }
-    std::vector<std::shared_ptr<const Start>> under_way = starts;
-    for (const auto& [number, start] : starting) under_way.push_back(start);
+    PlanWorker::Tasks all = tasks;
+    for (const auto& [number, task] : under_way) all.push_back(task);
     // A job that is halted for replicas would also take free workers.
     FreeMembers left = free;
     if (free.reserved_for != 0) left.workers.clear();
-    for (auto& search : LookForReplicas(transaction, under_way, members, left)) {
-      starts.push_back(std::move(search));
+    for (auto& search : LookForReplicas(transaction, all, members, left)) {
+      tasks.push_back(std::move(search));
     }
   }
-  absl::MutexLock lock(&mu_);
-  for (auto& start : starts) {
-    starting_[start->number] = start;
-    const bool reads_nothing = start->newcomers > 0 || start->seeks_replicas ||
-                               (start->resume_point && start->resume_point->carries);
-    queues_[reads_nothing ? kCarried : kOthers].push_back(std::move(start));
-  }
-}
-
-void Scheduler::AwaitIdle() const {
-  absl::MutexLock lock(&mu_);
-  auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return starting_.empty(); };
-  mu_.Await(absl::Condition(&idle));
-}
-
-// ---------------------------------------------------------------- starting
-
-void Scheduler::Run(Lane lane) {
-  auto something = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !queues_[lane].empty() || stopping_;
-  };
-  while (true) {
-    std::shared_ptr<const Start> start;
-    {
-      absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&something));
-      if (stopping_) return;
-      start = std::move(queues_[lane].front());
-      queues_[lane].pop_front();
-    }
-    if (start->newcomers > 0) {
-      BeginWarmUp(*start);
-    } else if (start->seeks_replicas) {
-      SeekReplicas(*start);
-    } else {
-      Carry(*start);
-    }
-    absl::MutexLock lock(&mu_);
-    starting_.erase(start->number);
-  }
-}
-
-JobRegistry::Entry* Scheduler::FindUnchanged(JobRegistry::Transaction& transaction,
-                                             const Start& start) const {
-  JobRegistry::Entry* const entry = transaction.FindNumber(start.number);
-  const v1::JobState state = start.resume_point ? v1::RECOVERING : v1::QUEUED;
-  if (entry == nullptr || entry->job.state() != state) return nullptr;
-  return entry->job.record().revision() == start.revision ? entry : nullptr;
-}
-
-JobRegistry::Entry* Scheduler::FindRunning(JobRegistry::Transaction& transaction,
-                                           const Start& start) {
-  JobRegistry::Entry* const entry = transaction.FindNumber(start.number);
-  const bool unchanged = entry != nullptr && entry->job.state() == v1::RUNNING &&
-                         entry->job.record().generation() == start.generation;
-  return unchanged ? entry : nullptr;
-}
-
-bool Scheduler::AllAttached(const Start& start) const {
-  auto attached = [this](const v1::Hello& hello) { return fleet_->IsAttached(hello); };
-  return std::ranges::all_of(start.workers, attached) && std::ranges::all_of(start.ps, attached);
-}
-
-bool Scheduler::AnyGone(const Start& start) const {
-  const auto members = fleet_->members();
-  auto gone = [&](const v1::Hello& hello) {
-    const auto known = members.find(hello.member());
-    return known == members.end() || known->second.hello.incarnation() != hello.incarnation();
-  };
-  return std::ranges::any_of(start.workers, gone) || std::ranges::any_of(start.ps, gone);
-}
-
-void Scheduler::Carry(const Start& start) {
-  v1::Job record;
-  JobOrigin origin;
-  std::shared_ptr<const v1::Graph> graph;
-  std::shared_ptr<const v1::JobPlan> before;
-  int64_t evaluations_before = 0;
-  {
-    JobRegistry::Transaction transaction(registry_);
-    const JobRegistry::Entry* const entry = FindUnchanged(transaction, start);
-    if (entry == nullptr) return;
-    record = entry->job.record();
-    origin = entry->origin;
-    graph = entry->graph;
-    before = entry->job.plan();
-    // Shares the ownership of the whole plan.
-    if (graph == nullptr && before != nullptr) graph = {before, &before->graph()};
-    evaluations_before = entry->job.evaluations_before();
-  }
-  absl::StatusOr<PlanRequest> request = Prepare(start, record, origin, std::move(graph));
-  std::shared_ptr<const v1::JobPlan> plan;
-  MemoryByPs memory;
-  absl::Status fault = request.status();
-  if (request.ok()) {
-    Resume(start.resume_point, origin.first_step, evaluations_before, before, *request);
-    std::optional<PlanRequest> without_replicas;
-    if (request->carried != nullptr && record.spec().resources().ps_replication() > 1) {
-      without_replicas = *request;
-      without_replicas->without_new_replicas = true;
-    }
-    plan = MakePlan(*std::move(request));
-    memory = MemoryOfPs(*plan);
-    // The job continues with the replicas that it has, instead of waiting for memory.
-    if (without_replicas && !HasRoomNow(start, memory)) {
-      plan = MakePlan(*std::move(without_replicas));
-      memory = MemoryOfPs(*plan);
-    }
-  }
-  // Reads the checkpoint only once there is room for the job: a waiting job is planned again and
-  // again.
-  const bool may_start = fault.ok() && HasRoomNow(start, memory);
-  TrainedData trained_data;
-  if (may_start && !plan->restore().empty()) {
-    absl::StatusOr<TrainedData> verified = Verify(start, record, origin);
-    fault = verified.status();
-    if (verified.ok()) trained_data = *std::move(verified);
-  }
-
-  // The plan was made outside of a transaction, so the job and its members may have changed
-  // meanwhile. The other thread may also have taken the memory.
-  JobRegistry::Transaction transaction(registry_);
-  JobRegistry::Entry* const entry = FindUnchanged(transaction, start);
-  if (entry == nullptr || !AllAttached(start) || absl::IsCancelled(fault)) return;
-  if (absl::IsResourceExhausted(fault)) {  // the next Pass() tries again
-    const LogScope scope({.job = JobIdOf(record.name()), .generation = record.generation()});
-    LOG_EVERY_N(ERROR, 300) << JobIdOf(record.name()) << " cannot be started yet: " << fault;
-    return;
-  }
-  if (!fault.ok()) {
-    entry->job.Fail(ReasonOf(fault), std::string(fault.message()), registry_->Now());
-    transaction.Commit(*entry);
-    return;
-  }
-  if (!may_start || !HasRoom(start, transaction, memory)) {
-    if (start.resume_point) {
-      entry->job.WaitFor(JobPhase::kWaitsForMemory, "memory of ps", registry_->Now());
-      transaction.Commit(*entry);
-    }
-    // The next Pass() finds other ps, or reports what the job waits for.
-    memory_.Need(start.number, static_cast<int>(start.ps.size()), std::move(memory),
-                 registry_->Now());
-    return;
-  }
-  memory_.Take(*plan, std::move(memory));
-  entry->rounds.Begin();
-  entry->graph.reset();
-  entry->job.Schedule(plan, registry_->Now(), std::move(trained_data));
-  transaction.Commit(*entry, {.plan = std::move(plan)});
-}
-
-// Copies the running plan outside of the transactions, because it may be large.
-void Scheduler::BeginWarmUp(const Start& start) {
-  std::shared_ptr<const v1::JobPlan> running;
-  {
-    JobRegistry::Transaction transaction(registry_);
-    const JobRegistry::Entry* const entry = FindRunning(transaction, start);
-    if (entry == nullptr) return;
-    running = entry->job.plan();
-  }
-  v1::JobPlan plan = WarmUpPlan(*running, start.workers);
-  std::vector<std::string> newcomers;
-  for (size_t i = start.workers.size() - start.newcomers; i < start.workers.size(); ++i) {
-    newcomers.push_back(start.workers[i].member());
-  }
-  JobRegistry::Transaction transaction(registry_);
-  JobRegistry::Entry* const entry = FindRunning(transaction, start);
-  if (entry == nullptr || !AllAttached(start)) return;
-  entry->job.BeginWarmUp(std::move(plan), newcomers, registry_->Now());
-  transaction.Commit(*entry);
-}
-
-// Uses the plan that Carry() would make. Otherwise a job could be halted for replicas, get none,
-// and be halted again and again.
-void Scheduler::SeekReplicas(const Start& start) {
-  v1::Job record;
-  std::shared_ptr<const v1::JobPlan> running;
-  {
-    JobRegistry::Transaction transaction(registry_);
-    const JobRegistry::Entry* const entry = FindRunning(transaction, start);
-    if (entry == nullptr) return;
-    record = entry->job.record();
-    running = entry->job.plan();
-  }
-  const auto plan = MakePlan({.job = std::move(record),
-                              .graph = running->graph(),
-                              .workers = start.workers,
-                              .ps = start.ps,
-                              .carried = running,
-                              .shards = {running->shards().begin(), running->shards().end()}});
-  const MemoryByPs memory = MemoryOfPs(*plan);
-  const bool has_more = ShardsWithoutReplica(*plan) < ShardsWithoutReplica(*running);
-
-  JobRegistry::Transaction transaction(registry_);
-  JobRegistry::Entry* const entry = FindRunning(transaction, start);
-  const absl::Time now = registry_->Now();
-  if (entry == nullptr || !entry->job.TakesReplicas(now) || !AllAttached(start)) return;
-  if (has_more && HasRoom(start, transaction, memory)) {
-    entry->job.LetReplicasJoin(now);
-    transaction.Commit(*entry);
-    return;
-  }
-  // Does not search again until the workers, the ps or their free memory have changed.
-  memory_.SetFruitless(start.number, ProspectOf(start, transaction));
-}
-
-absl::StatusOr<PlanRequest> Scheduler::Prepare(const Start& start, const v1::Job& record,
-                                               const JobOrigin& origin,
-                                               std::shared_ptr<const v1::Graph> graph) {
-  const std::string id = JobIdOf(record.name());
-  RETURN_IF_ERROR(registry_->folder().MakeJob(id));
-  PlanRequest request{.job = record,
-                      .workers = start.workers,
-                      .ps = start.ps,
-                      .restore = origin.restore,
-                      .first_step = origin.first_step};
-  if (graph != nullptr) {
-    request.graph = *graph;
-  } else {
-    ASSIGN_OR_RETURN(request.graph, build_model_(record.spec().model()));
-  }
-  if (const auto own = ParseCheckpointRef(record.checkpoint()); own && own->step) {
-    request.restore = record.checkpoint();
-    request.first_step = *own->step;
-  }
-  return request;
-}
-
-// Reading may take minutes. Meanwhile the members are reserved and other jobs wait. So the read
-// stops once the job can no longer start with these members.
-absl::StatusOr<TrainedData> Scheduler::Verify(const Start& start, const v1::Job& record,
-                                              const JobOrigin& origin) {
-  std::atomic<int64_t> looks_at_ms = 0;
-  std::atomic<bool> in_vain = false;
-  auto stop = [&] {
-    {
-      absl::MutexLock lock(&mu_);
-      if (stopping_) return true;
-    }
-    const int64_t now_ms = absl::ToInt64Milliseconds(SteadyNow());
-    int64_t due_ms = looks_at_ms;
-    if (now_ms < due_ms || !looks_at_ms.compare_exchange_strong(due_ms, now_ms + kLooksEveryMs)) {
-      return in_vain.load();
-    }
-    const bool any_gone = AnyGone(start);
-    JobRegistry::Transaction transaction(registry_);
-    in_vain = any_gone || FindUnchanged(transaction, start) == nullptr;
-    return in_vain.load();
-  };
-  ASSIGN_OR_RETURN(const RestoreChoice choice,
-                   choose_(record, origin, registry_->folder(),
-                           {.stop = stop, .damaged = [this] {
-                              registry_->metrics().checkpoints_damaged.Increment();
-                            }}));
-  if (choice.passed_over.empty()) {
-    return TrainedData{.fingerprint = choice.data_fingerprint, .is_own = choice.is_own};
-  }
-  TellPassedOver(start.number, choice);
-  return absl::CancelledError("the job has changed");
-}
-
-// Passing over a checkpoint changes the job, so the present plan is dropped. The next Pass()
-// starts the job.
-void Scheduler::TellPassedOver(uint64_t number, const RestoreChoice& choice) {
-  JobRegistry::Transaction transaction(registry_);
-  JobRegistry::Entry* const entry = transaction.FindNumber(number);
-  if (entry == nullptr) return;
-  const absl::Time queued_since = entry->queued_since;
-  std::vector<int64_t> gone;
-  for (const auto& [step, what, set_aside] : choice.passed_over) {
-    if (set_aside) {
-      entry->job.CheckpointDamaged(step, what, choice.first_step, registry_->Now());
-      gone.push_back(step);
-    } else {
-      entry->job.CheckpointUnreadable(step, what, choice.first_step, registry_->Now());
-    }
-  }
-  transaction.Commit(*entry, {.checkpoints_removed = std::move(gone)});
-  // Commit() resets queued_since with every event of a queued job.
-  entry->queued_since = queued_since;
+  worker_.Add(tasks);
 }
 
 }  // namespace muster

@@ -1889,6 +1889,9 @@ TEST_F(ReplicasSchedulerTest, AJobIsHaltedForReplicasOnceItsPsHasRoomForThem) {
 
   Cancel(beside_);
   Pass();
+  EXPECT_EQ(View(job_).state(), v1::RUNNING) << "it was searched a moment ago";
+  now_ += absl::Seconds(10);
+  Pass();
   ASSERT_EQ(View(job_).state(), v1::RECOVERING);
   EXPECT_EQ(View(job_).reason(), "BACKUPS_JOIN");
   for (const std::string& name : {View(job_).workers(0), std::string("p-3")}) {

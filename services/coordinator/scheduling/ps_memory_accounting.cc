@@ -61,18 +61,6 @@ BytesByPs PsMemoryAccounting::SumOf(absl::Span<const uint64_t> jobs) const {
   return sum;
 }
 
-void PsMemoryAccounting::SetFruitless(uint64_t job, Prospect prospect) {
-  absl::MutexLock lock(&mu_);
-  const auto taken = taken_.find(job);
-  if (taken != taken_.end()) taken->second.fruitless = std::move(prospect);
-}
-
-bool PsMemoryAccounting::IsFruitless(uint64_t job, const Prospect& prospect) const {
-  absl::MutexLock lock(&mu_);
-  const auto taken = taken_.find(job);
-  return taken != taken_.end() && taken->second.fruitless == prospect;
-}
-
 void PsMemoryAccounting::Need(uint64_t job, int ps, MemoryByPs memory, absl::Time now) {
   const PsMemory most = MostOf(memory);
   absl::MutexLock lock(&mu_);

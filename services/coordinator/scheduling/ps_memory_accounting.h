@@ -30,14 +30,6 @@ int64_t RoomOf(const v1::Hello& ps, const BytesByPs& taken);
 // Returns the maximum of each field over all ps, which is enough on every one of them.
 PsMemory MostOf(const MemoryByPs& memory);
 
-// Resources for a new plan of a running job: the number of workers, and the bytes that other jobs
-// leave on each ps.
-struct Prospect {
-  int workers = 0;
-  BytesByPs room;
-  friend bool operator==(const Prospect&, const Prospect&) = default;
-};
-
 // Identifies jobs by their numbers. Thread-safe.
 class PsMemoryAccounting {
  public:
@@ -55,10 +47,6 @@ class PsMemoryAccounting {
   void KeepOnly(const absl::flat_hash_set<uint64_t>& active) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the bytes that `jobs` take together on each ps.
   BytesByPs SumOf(absl::Span<const uint64_t> jobs) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Notes that a plan for `prospect` gives the job no more replicas than it has. Keeps only the
-  // last prospect of a job. Take() forgets it.
-  void SetFruitless(uint64_t job, Prospect prospect) ABSL_LOCKS_EXCLUDED(mu_);
-  bool IsFruitless(uint64_t job, const Prospect& prospect) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // ---- Jobs that did not fit.
   // Notes what `job` needs. `memory` comes from a plan of the job on `ps` ps.
@@ -78,7 +66,6 @@ class PsMemoryAccounting {
     uint32_t generation = 0;
     BytesByPs bytes;
     MemoryByPs memory;  // `bytes` is computed from it and the number of workers
-    Prospect fruitless;
   };
   struct Needed {
     int ps = 0;

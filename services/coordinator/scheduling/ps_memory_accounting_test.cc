@@ -72,22 +72,6 @@ TEST(PsMemoryAccountingTest, KnowsAGenerationUntilItsJobEnds) {
   EXPECT_THAT(accounting.SumOf({1}), IsEmpty());
 }
 
-TEST(PsMemoryAccountingTest, AProspectIsFruitlessUntilTheJobIsPlannedAgain) {
-  PsMemoryAccounting accounting;
-  const Prospect prospect{.workers = 1, .room = {{"p-0", 10}}};
-  accounting.SetFruitless(1, prospect);
-  EXPECT_FALSE(accounting.IsFruitless(1, prospect)) << "a job without a plan is ignored";
-  accounting.Take(Plan(1, 1, 1), Memory(1, 1));
-  EXPECT_FALSE(accounting.IsFruitless(1, prospect));
-  accounting.SetFruitless(1, prospect);
-  EXPECT_TRUE(accounting.IsFruitless(1, prospect));
-  EXPECT_FALSE(accounting.IsFruitless(1, {.workers = 1, .room = {{"p-0", 11}}}));
-  EXPECT_FALSE(accounting.IsFruitless(1, {.workers = 2, .room = {{"p-0", 10}}}));
-  EXPECT_FALSE(accounting.IsFruitless(2, prospect));
-  accounting.Take(Plan(1, 2, 1), Memory(1, 1));
-  EXPECT_FALSE(accounting.IsFruitless(1, prospect));
-}
-
 TEST(PsMemoryAccountingTest, ANeedOverridesTheTakenMemoryUntilItExpiresOrTheJobIsPlanned) {
   PsMemoryAccounting accounting;
   const absl::Time now = absl::FromUnixSeconds(1000);
