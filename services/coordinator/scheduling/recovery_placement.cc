@@ -1,6 +1,7 @@
 #include "services/coordinator/scheduling/recovery_placement.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "services/coordinator/scheduling/worker_numbers.h"
 
@@ -73,7 +74,9 @@ std::vector<std::string> WorkersToTake(const RecoveringJob& job, FreeMembers& fr
   std::erase_if(able, [&](const std::string& name) { return job.excluded.contains(name); });
   if (!job.settle_for_fewer || !job.tries_excluded) return able;
   auto count = std::ssize(able) + CountLeft(job.workers);
-  std::vector<std::string> excluded(job.excluded.begin(), job.excluded.end());
+  std::vector<std::string> excluded(job.own_excluded.begin(), job.own_excluded.end());
+  std::ranges::copy_if(free.workers, std::back_inserter(excluded),
+                       [&](const std::string& name) { return job.excluded.contains(name); });
   std::erase_if(excluded, [&](const auto& name) { return job.of_other_kind.contains(name); });
   std::ranges::sort(excluded, NaturalLess);
   for (auto next = excluded.begin(); next != excluded.end() && count < job.workers_min; ++count) {
@@ -120,7 +123,7 @@ bool CouldBePlaced(const RecoveringJob& job, const FreeMembers& free) {
 std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free) {
   const Workers workers = GatherWorkers(job, free);
   if (!workers.all_there && !job.settle_for_fewer) return std::nullopt;
-  Placement placement;
+  Placement placement{.number = job.number};
   const int least = std::max(workers.in_ranks, job.workers_min);
   const auto useful = [&](int count) { return UsefulAtMost(count, least, job.logical); };
   int count = useful(static_cast<int>(workers.names.size()));

@@ -22,10 +22,12 @@ struct RecoveringJob {
   int workers_max = 1;
   int logical = 0;                // logical workers; 0: none, so every number is useful
   bool settle_for_fewer = false;  // may continue with fewer workers than it had
-  // Workers that failed to prepare the job the last time, or have not warmed up for it. They are
-  // free or were the job's own, and have no rank now. If `tries_excluded` and settle_for_fewer, the
-  // job takes as many of them as workers_min needs.
+  // Free workers that failed to prepare the job the last time, or have not warmed up for it. If
+  // `tries_excluded` and settle_for_fewer, the job takes as many of them as workers_min needs.
   absl::btree_set<std::string> excluded = {};
+  // The job's own workers that lost their rank because they are excluded. It tries them like free
+  // ones.
+  absl::btree_set<std::string> own_excluded = {};
   bool tries_excluded = true;
   // Attached workers, free or not, that the job does not try, because they cannot compute with the
   // workers that it has: their device kind is another one.

@@ -102,8 +102,11 @@ TEST(RecoveryPlacementTest, WorkersOfAnotherKindAreNeitherTriedNorReservedFor) {
 
 // The last generation ended before the worker had prepared, so it is still excluded.
 TEST(RecoveryPlacementTest, ExcludedWorkerThatLeftTheJobIsChosenLikeAFreeExcludedOne) {
-  RecoveringJob job{
-      .workers = {""}, .workers_min = 1, .workers_max = 2, .excluded = {"w-10", "w-2"}};
+  RecoveringJob job{.workers = {""},
+                    .workers_min = 1,
+                    .workers_max = 2,
+                    .excluded = {"w-10"},
+                    .own_excluded = {"w-2"}};
   FreeMembers free = Free({"w-10"});
   EXPECT_FALSE(PlaceAgain(job, free).has_value()) << "another worker may attach";
   job.settle_for_fewer = true;
