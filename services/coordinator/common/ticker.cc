@@ -38,14 +38,17 @@ void Ticker::Run(absl::Duration interval, const std::function<void()>& tick,
       if (stopping_) return;
       dispatches_ = false;
     }
-    if (SteadyNow() >= next_tick) {
+    const absl::Duration begin = SteadyNow();
+    if (begin >= next_tick) {
       tick();
       next_tick = SteadyNow() + interval;
-      continue;
+    } else {
+      dispatch();
     }
-    dispatch();
+    // A dispatch holds the lock that submissions need. Where it takes long, it is made less often.
+    const absl::Duration gap = std::max(kDispatchGap, kGapPerWork * (SteadyNow() - begin));
     absl::MutexLock lock(&mu_);
-    AwaitFor(&mu_, absl::Condition(&stopping_), std::min(kDispatchGap, next_tick - SteadyNow()));
+    AwaitFor(&mu_, absl::Condition(&stopping_), std::min(gap, next_tick - SteadyNow()));
   }
 }
 

@@ -16,6 +16,9 @@ class Ticker {
  public:
   // Minimum time between two dispatches, however many are requested.
   static constexpr absl::Duration kDispatchGap = absl::Milliseconds(5);
+  // A dispatch that took long is followed by a gap of this many times that long, up to the next
+  // tick. So dispatches between two ticks take at most a tenth of the time.
+  static constexpr int kGapPerWork = 9;
 
   Ticker() = default;
   ~Ticker() { Stop(); }

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "lib/concurrency/steady_wait.h"
 
 namespace muster::ticker_test {
 namespace {
@@ -37,6 +39,27 @@ TEST(TickerTest, ADispatchDoesNotWaitForATick) {
   ticker.Stop();
   ticker.DispatchSoon();  // has no effect
   EXPECT_EQ(dispatches, 2);
+}
+
+TEST(TickerTest, ALongDispatchIsFollowedByALongGap) {
+  std::vector<absl::Duration> begins, ends;
+  absl::Notification third;
+  Ticker ticker;
+  ticker.DispatchSoon();
+  ticker.Start(
+      absl::Hours(1), [] {},
+      [&] {
+        begins.push_back(SteadyNow());
+        while (SteadyNow() - begins.back() < absl::Milliseconds(3)) {
+        }
+        ends.push_back(SteadyNow());
+        begins.size() < 3 ? ticker.DispatchSoon() : third.Notify();
+      });
+  ASSERT_TRUE(third.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  ticker.Stop();
+  for (size_t i = 1; i < begins.size(); ++i) {
+    EXPECT_GE(begins[i] - ends[i - 1], Ticker::kGapPerWork * absl::Milliseconds(3));
+  }
 }
 
 }  // namespace
