@@ -72,8 +72,7 @@ v1::Job QueuedRecord(CheckedSpec& checked, absl::Time now) {
 constexpr int64_t kGraphsHeldMax = 128;
 
 absl::StatusOr<int64_t> CountQueued(const JobRegistry::Transaction& transaction) {
-  const int64_t queued = std::ranges::count_if(
-      transaction.jobs(), [](const auto& job) { return job.second->job.state() == v1::QUEUED; });
+  const auto queued = static_cast<int64_t>(transaction.queue().size());
   if (queued < limits::kJobsQueuedMax) return queued;
   return WithReason(absl::ResourceExhaustedError(absl::StrCat(
                         queued, " jobs are queued already (the limit): cancel some or wait")),
@@ -459,11 +458,8 @@ absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& re
     for (const std::string& path : paths) TakeOver(path, request.spec(), spec);
     FillDefaults(spec);
     if (auto broken = ValidateJobSpec(spec); !broken.empty()) return FaultsToStatus(broken);
-    // An update does not reset how long the job has waited.
-    const absl::Time queued_since = entry->queued_since;
     entry->job.Update(spec, registry().Now());
     stored = transaction.Commit(*entry);
-    entry->queued_since = queued_since;
     changed = entry->job.record();
   }
   RETURN_IF_ERROR(registry().changes().Await(stored, limits::kChangeWaitMax));

@@ -361,7 +361,6 @@ void PlanWorker::TellPassedOver(uint64_t number, const RestoreChoice& choice) {
   JobRegistry::Transaction transaction(registry_);
   JobRegistry::Entry* const entry = transaction.FindNumber(number);
   if (entry == nullptr) return;
-  const absl::Time queued_since = entry->queued_since;
   std::vector<int64_t> gone;
   for (const auto& [step, what, set_aside] : choice.passed_over) {
     if (set_aside) {
@@ -372,8 +371,6 @@ void PlanWorker::TellPassedOver(uint64_t number, const RestoreChoice& choice) {
     }
   }
   transaction.Commit(*entry, {.checkpoints_removed = std::move(gone)});
-  // Commit() resets queued_since with every event of a queued job.
-  entry->queued_since = queued_since;
 }
 
 }  // namespace muster

@@ -107,8 +107,7 @@ class PlanWorker {
   static JobRegistry::Entry* FindUnchanged(const JobRegistry::Transaction& transaction,
                                            const PlanTask& task);
   bool AllAttached(const PlanTask& task) const;
-  // Returns whether a member is gone for good. A member whose stream broke can reattach until its
-  // lease ends.
+  // Returns whether the lease of a member has ended, or another process has its name.
   bool AnyGone(const PlanTask& task) const;
   bool HasRoom(const PlanTask& task, const JobRegistry::Transaction& transaction,
                const MemoryByPs& memory) const;

@@ -18,7 +18,7 @@
 namespace muster {
 namespace {
 
-// After the coordinator's start, a member in its longest back-off also gets this long to connect. A
+// How long a member in its longest back-off also gets to connect after the coordinator's start. A
 // job that starts without it must be halted to take it later, and some jobs cannot take it at all.
 constexpr absl::Duration kConnectTime = absl::Seconds(3);
 
@@ -120,16 +120,15 @@ void Scheduler::LearnWhatIsTaken() {
   for (const auto& plan : unknown) memory_.Take(*plan, MemoryOfPs(*plan));
 }
 
-// An idle fleet, or one with all its jobs running, is the usual case. Then no member is looked at.
+// Mostly all jobs run and none can grow. Such a pass does not read the members, which may be many.
 bool Scheduler::HasWork(const Transaction& transaction) const {
   const absl::Time now = registry_->Now();
-  const auto waits_or_grows = [&](const Job& job) {
-    return job.state() == v1::QUEUED || job.state() == v1::RECOVERING ||
-           job.TakesMoreWorkers(now) || job.TakesReplicas(now) ||
-           (job.active() && !job.MissingSinceRestart(now).empty());
-  };
-  return std::ranges::any_of(transaction.jobs(),
-                             [&](const auto& job) { return waits_or_grows(job.second->job); });
+  return !transaction.queue().empty() ||
+         std::ranges::any_of(transaction.Active(), [&](const JobRegistry::Entry* entry) {
+           const Job& job = entry->job;
+           return job.state() == v1::RECOVERING || job.TakesMoreWorkers(now) ||
+                  job.TakesReplicas(now) || !job.MissingSinceRestart(now).empty();
+         });
 }
 
 // ---------------------------------------------------------------- members
@@ -169,8 +168,8 @@ FreeMembers Scheduler::FindFreeMembers(View& view) {
   return free;
 }
 
-// After a restart, members must get the chance to reattach first. While the coordinator is
-// partitioned, it cannot know which members are available.
+// Members may reattach in a grace time after a restart. While the coordinator is partitioned, it
+// cannot know which members are available.
 bool Scheduler::AllAreBack(absl::Time now) const {
   return now - start_ >= FailureDetector::kRestartGrace && !fleet_->partitioned();
 }
@@ -240,63 +239,58 @@ ClusterState Scheduler::Describe(View& view) {
   std::ranges::stable_sort(active, std::greater<>(), [](const JobRegistry::Entry* entry) {
     return entry->job.record().spec().priority();
   });
-  for (const JobRegistry::Entry* entry : active) {
-    const Job& job = entry->job;
-    if (job.state() == v1::RECOVERING) {
-      state.any_recovers = true;
-      if (view.under_way.contains(job.record().number())) continue;
-      if (auto halted = DescribeHalted(view, *entry)) state.halted.push_back(*std::move(halted));
-    }
-    state.any_yields |= job.Yields();
-  }
-  for (const JobRegistry::Entry* entry : view.transaction.Active()) {
-    if (entry->job.state() == v1::RUNNING) state.running.push_back(DescribeRunning(view, *entry));
-  }
-  state.queued = DescribeQueue(view);
   // Queued jobs, and jobs that lost their shards, continue from their last checkpoint after its
   // commit.
-  for (const auto& [number, entry] : view.transaction.jobs()) {
-    if (!entry->rounds.committing()) continue;
-    absl::Time since = entry->queued_since;
-    if (entry->job.state() != v1::QUEUED) {
-      const std::optional<Job::ResumePoint> resume_point = entry->job.ResumesAt(view.now);
-      if (!resume_point || resume_point->carries) continue;
-      since = resume_point->since;
+  const auto commits = [&](const JobRegistry::Entry& entry, absl::Time since) {
+    state.committing.push_back({.number = entry.job.record().number(),
+                                .since = since,
+                                .waits_too_long = entry.job.WaitsTooLong(view.now)});
+  };
+  for (const JobRegistry::Entry* entry : active) {
+    const Job& job = entry->job;
+    if (job.state() == v1::RUNNING) state.running.push_back(DescribeRunning(view, *entry));
+    state.any_yields |= job.Yields();
+    if (job.state() != v1::RECOVERING) continue;
+    state.any_recovers = true;
+    const auto resume_point = job.ResumesAt(view.now);
+    if (entry->rounds.committing() && resume_point && !resume_point->carries) {
+      commits(*entry, resume_point->since);
     }
-    state.committing.push_back(
-        {.number = number, .since = since, .waits_too_long = entry->job.WaitsTooLong(view.now)});
+    if (view.under_way.contains(job.record().number())) continue;
+    if (auto halted = DescribeHalted(view, *entry)) state.halted.push_back(*std::move(halted));
+  }
+  std::ranges::sort(state.running, {}, &RunningJob::number);
+  for (const auto& [key, entry] : view.transaction.queue()) {
+    if (entry->rounds.committing()) {
+      commits(*entry, entry->queued_since);
+    } else if (!view.under_way.contains(key.second)) {
+      state.queued.push_back(DescribeQueued(view, *entry));
+    }
   }
   return state;
 }
 
-std::vector<QueuedJob> Scheduler::DescribeQueue(const View& view) const {
-  std::vector<QueuedJob> queue;
-  for (const auto& [number, entry] : view.transaction.jobs()) {
-    if (entry->job.state() != v1::QUEUED || view.under_way.contains(number)) continue;
-    if (entry->rounds.committing()) continue;
-    const v1::Job& record = entry->job.record();
-    const v1::JobSpec& spec = record.spec();
-    const v1::WorkerCount& workers = spec.resources().workers();
-    absl::btree_set<std::string> former;
-    if (workers.logical() > 0) former.insert(record.workers().begin(), record.workers().end());
-    const JobPhase told = entry->job.phase();
-    queue.push_back(
-        {.request = {.number = number,
-                     .priority = spec.priority(),
-                     .workers_min = workers.min(),
-                     .workers_max = MostWorkers(spec),
-                     .logical = workers.logical(),
-                     .preferred = std::move(former),
-                     .unsuitable = Unsuitable(spec, view.members),
-                     .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : spec.resources().ps(),
-                     .ps_memory = memory_.MostNeeded(number)},
-         .since = entry->queued_since,
-         .waits_too_long = entry->job.WaitsTooLong(view.now),
-         .is_told_of_more = told == JobPhase::kWaitsForMemory ||
-                            told == JobPhase::kMemoryTooSmall ||
-                            told == JobPhase::kWaitsForCheckpoint});
-  }
-  return queue;
+WaitingJob Scheduler::DescribeQueued(const View& view, const JobRegistry::Entry& entry) const {
+  const v1::Job& record = entry.job.record();
+  const v1::JobSpec& spec = record.spec();
+  const v1::WorkerCount& workers = spec.resources().workers();
+  absl::btree_set<std::string> former;
+  if (workers.logical() > 0) former.insert(record.workers().begin(), record.workers().end());
+  const JobPhase told = entry.job.phase();
+  return {.number = record.number(),
+          .priority = spec.priority(),
+          .workers_min = workers.min(),
+          .workers_max = MostWorkers(spec),
+          .logical = workers.logical(),
+          .preferred = std::move(former),
+          .unsuitable = Unsuitable(spec, view.members),
+          .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : spec.resources().ps(),
+          .ps_memory = memory_.MostNeeded(record.number()),
+          .since = entry.queued_since,
+          .waits_too_long = entry.job.WaitsTooLong(view.now),
+          .is_told_of_more = told == JobPhase::kWaitsForMemory ||
+                             told == JobPhase::kMemoryTooSmall ||
+                             told == JobPhase::kWaitsForCheckpoint};
 }
 
 bool Scheduler::GoesOnSoon(const Job& job, absl::Time now) const {
@@ -459,7 +453,6 @@ void Scheduler::AddNeeds(const View& view, RecoveringJob& job) const {
 void Scheduler::Tell(const View& view, const WaitNotice& notice) const {
   JobRegistry::Entry& entry = *view.transaction.FindNumber(notice.number);
   Job& job = entry.job;
-  const absl::Time queued_since = entry.queued_since;
   if (!notice.message.empty()) {
     job.Wait(notice.phase, notice.message, view.now);
   } else if (notice.phase != JobPhase::kOther) {
@@ -473,14 +466,18 @@ void Scheduler::Tell(const View& view, const WaitNotice& notice) const {
   }
   if (notice.stops) job.StopWaiting(what, view.now);
   view.transaction.Commit(entry);
-  // Commit() resets queued_since with every event of a queued job.
-  if (job.state() == v1::QUEUED) entry.queued_since = queued_since;
 }
 
 PlanWorker::Tasks Scheduler::Apply(const View& view, const PlacementDecisions& decisions) {
   const auto job_of = [&](uint64_t number) -> JobRegistry::Entry& {
     return *view.transaction.FindNumber(number);
   };
+  // Waits are in the order of the queue, so that thousands of them need no search.
+  auto wait = decisions.waits.begin();
+  for (const auto& [key, entry] : view.transaction.queue()) {
+    if (wait == decisions.waits.end()) break;
+    if (wait->number == key.second) entry->wait = *wait++;
+  }
   PlanWorker::Tasks tasks;
   for (const Placement& placement : decisions.resumes) {
     const Job& job = job_of(placement.number).job;
@@ -494,7 +491,6 @@ PlanWorker::Tasks Scheduler::Apply(const View& view, const PlacementDecisions& d
     entry.job.Yield(decisions.yield_all->what, view.now);
     view.transaction.Commit(entry);
   }
-  for (const Wait& wait : decisions.waits) job_of(wait.number).wait = wait;
   for (const Placement& placement : decisions.starts) {
     JobRegistry::Entry& entry = job_of(placement.number);
     entry.wait.reset();

@@ -46,7 +46,7 @@ class Scheduler {
  private:
   using Members = absl::btree_map<std::string, AttachedMember>;
   using Transaction = JobRegistry::Transaction;
-  // What a pass reads, for one transaction.
+  // The jobs and members as one pass reads them.
   struct View {
     Transaction& transaction;
     absl::Time now;
@@ -65,7 +65,7 @@ class Scheduler {
 
   // Describe the jobs for Place().
   ClusterState Describe(View& view);
-  std::vector<QueuedJob> DescribeQueue(const View& view) const;
+  WaitingJob DescribeQueued(const View& view, const JobRegistry::Entry& entry) const;
   // Returns nullopt if the job cannot continue soon.
   std::optional<HaltedJob> DescribeHalted(const View& view, const JobRegistry::Entry& entry) const;
   RunningJob DescribeRunning(const View& view, const JobRegistry::Entry& entry) const;

@@ -369,21 +369,6 @@ TEST_F(SchedulerTest, ReportsAndFailsAJobWhoseCommitDoesNotEnd) {
   EXPECT_THAT(View(job).message(), HasSubstr("its checkpoint, which is still being committed"));
 }
 
-TEST_F(SchedulerTest, AShortCommitMayOutlastTheStartTimeout) {
-  v1::JobSpec policy;
-  policy.mutable_start_timeout()->set_seconds(30);
-  const uint64_t job = AddJob(/*graph=*/nullptr, policy);
-  attached_ = {Attach("w-0"), Attach("p-0")};
-  ChangeRounds(job, &CheckpointRounds::BeginCommit);
-  Pass();
-  now_ += absl::Seconds(40);
-  Pass();
-  EXPECT_EQ(View(job).state(), v1::QUEUED) << View(job).message();
-  ChangeRounds(job, &CheckpointRounds::EndCommit);
-  Pass();
-  EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
-}
-
 TEST_F(SchedulerTest, ReasonChangesAfterTheCommitAndTheWaitCounts) {
   const uint64_t job = AddElasticJob();
   ChangeRounds(job, &CheckpointRounds::BeginCommit);
@@ -895,23 +880,6 @@ TEST_F(SchedulerTest, RunningJobYieldsWorkersAboveItsMinimumToAJobThatWaitsForLo
   Pass();
   EXPECT_EQ(View(job).state(), v1::RUNNING);
   EXPECT_THAT(View(waiting).workers(), ElementsAre("w-1"));
-}
-
-TEST_F(SchedulerTest, RunningJobKeepsItsWorkersFromAJobOfLowerPriority) {
-  v1::JobSpec urgent;
-  urgent.set_priority(1);
-  urgent.mutable_resources()->mutable_workers()->set_min(1);
-  urgent.mutable_resources()->mutable_workers()->set_max(2);
-  urgent.mutable_resources()->set_ps(1);
-  const uint64_t job = AddJob(/*graph=*/nullptr, urgent);
-  for (const char* name : {"p-0", "w-0", "w-1"}) attached_.push_back(Attach(name));
-  Pass();
-  ASSERT_EQ(View(job).workers_size(), 2);
-  for (const char* member : {"w-0", "w-1", "p-0"}) Tell(job, member, v1::MEMBER_PREPARED);
-  AddElasticJob();
-  now_ += absl::Hours(1);
-  Pass();
-  EXPECT_EQ(View(job).state(), v1::RUNNING);
 }
 
 // Otherwise workers that arrive one after the other would restart the warm-up each time.
@@ -1952,19 +1920,6 @@ TEST_F(SteppingSchedulerTest, AJobHaltedForReplicasTakesNoReservedWorker) {
   Pass();
   EXPECT_EQ(View(first).state(), v1::PREPARING) << View(first).message();
   EXPECT_THAT(View(first).workers(), ElementsAre("w-0"));
-}
-
-TEST_F(ReplicasSchedulerTest, AJobIsNotHaltedForReplicasWhileAnotherJobStartsOnAPs) {
-  LosePs4();
-  Cancel(beside_);
-  const uint64_t other = AddJob();
-  const auto newcomer = Attach("p-5");
-  Pass();
-  EXPECT_EQ(View(other).state(), v1::PREPARING) << "on p-5, which serves no job";
-  EXPECT_EQ(View(job_).state(), v1::RUNNING);
-
-  Pass();
-  EXPECT_EQ(View(job_).reason(), "BACKUPS_JOIN");
 }
 
 }  // namespace

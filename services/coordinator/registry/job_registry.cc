@@ -343,6 +343,20 @@ JobRegistry::Turned JobRegistry::LookAt(Entry& entry) {
   return turned;
 }
 
+void JobRegistry::UpdateQueue(Entry& entry) {
+  const v1::Job& record = entry.job.record();
+  std::optional<QueueKey> key;
+  if (record.state() == v1::QUEUED) key = {-int64_t{record.spec().priority()}, record.number()};
+  if (key == entry.in_queue) return;
+  if (entry.in_queue) {
+    queue_.erase(*entry.in_queue);
+  } else {
+    entry.queued_since = Now();
+  }
+  if (key) queue_[*key] = &entry;
+  entry.in_queue = key;
+}
+
 // ---------------------------------------------------------------- transactions
 
 JobRegistry::Transaction::Transaction(JobRegistry* registry) : registry_(registry) {
@@ -401,6 +415,11 @@ JobRegistry::Transaction::jobs() const {
   return registry_->jobs_;
 }
 
+const JobRegistry::Queue& JobRegistry::Transaction::queue() const {
+  registry_->mu_.AssertHeld();
+  return registry_->queue_;
+}
+
 std::vector<JobRegistry::Entry*> JobRegistry::Transaction::Active() const {
   registry_->mu_.AssertHeld();
   std::vector<Entry*> jobs;
@@ -417,8 +436,7 @@ JobRegistry::Entry& JobRegistry::Transaction::Add(const v1::Job& record, JobOrig
       Entry{.job = Job(record, std::move(plan), registry_->store().term(), now),
             .published = std::make_shared<v1::Job>(record),
             .origin = std::move(origin),
-            .graph = std::move(graph),
-            .queued_since = now});
+            .graph = std::move(graph)});
   Entry& added = *entry;
   dispatches_ |= registry_->LookAt(added).placeable;
   PutBack(std::move(entry));
@@ -449,6 +467,9 @@ std::unique_ptr<JobRegistry::Entry> JobRegistry::Transaction::Take(Entry& entry)
   const uint64_t number = entry.published->number();
   registry_->number_by_id_.erase(JobIdOf(entry.published->name()));
   registry_->active_.erase(number);
+  if (const auto place = std::exchange(entry.in_queue, std::nullopt)) {
+    registry_->queue_.erase(*place);
+  }
   auto it = registry_->jobs_.find(number);
   std::unique_ptr<Entry> taken = std::move(it->second);
   registry_->jobs_.erase(it);
@@ -460,6 +481,7 @@ void JobRegistry::Transaction::PutBack(std::unique_ptr<Entry> entry) {
   const uint64_t number = entry->published->number();
   registry_->number_by_id_[JobIdOf(entry->published->name())] = number;
   if (entry->job.active()) registry_->active_.insert(number);
+  registry_->UpdateQueue(*entry);
   registry_->jobs_[number] = std::move(entry);
 }
 
@@ -489,7 +511,7 @@ CommitQueue::Ticket JobRegistry::Transaction::Commit(Entry& entry, Extra extra) 
                                std::exchange(news.effects.evaluations, {}), *records);
   }
   if (!change.events.empty()) {
-    if (entry.job.state() == v1::QUEUED) entry.queued_since = registry_->Now();
+    registry_->UpdateQueue(entry);
     if (entry.job.active()) {
       registry_->active_.insert(record.number());
     } else {

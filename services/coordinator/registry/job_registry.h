@@ -71,6 +71,9 @@ class JobRegistry {
     std::optional<v1::Checkpoint> last_known;
   };
 
+  // The place of a job in the queue: higher priority first, then submission order.
+  using QueueKey = std::pair<int64_t, uint64_t>;
+
   struct Entry {
     Job job;                                   // may be ahead of the store
     std::shared_ptr<const v1::Job> published;  // the record as it is stored
@@ -81,7 +84,8 @@ class JobRegistry {
     // Kept until there is a plan with it, or the job has ended. Null: it is in the plan, or must be
     // built.
     std::shared_ptr<const v1::Graph> graph;
-    absl::Time queued_since;
+    std::optional<QueueKey> in_queue = std::nullopt;  // set while the job is QUEUED
+    absl::Time queued_since = absl::InfinitePast();   // when it entered the queue
     CheckpointRounds rounds;
     CommitQueue::Ticket last_change = 0;
     JobTimeline timeline = {};
@@ -93,6 +97,7 @@ class JobRegistry {
     std::optional<std::string> ActiveId() const;
   };
   class Transaction;
+  using Queue = absl::btree_map<QueueKey, Entry*>;
 
   const StateFolder& folder() const { return options_.folder; }
   Store& store() const { return *options_.store; }
@@ -137,6 +142,8 @@ class JobRegistry {
   };
   // Updates the job's timeline and metrics.
   Turned LookAt(Entry& entry);
+  // Puts the job into the queue, moves it there or removes it, as its state and priority say.
+  void UpdateQueue(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountTransitions(const v1::Job& before, const CommitQueue::Change& change);
 
   const Options options_;
@@ -144,6 +151,7 @@ class JobRegistry {
   absl::btree_map<uint64_t, std::unique_ptr<Entry>> jobs_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, uint64_t> number_by_id_ ABSL_GUARDED_BY(mu_);
   absl::btree_set<uint64_t> active_ ABSL_GUARDED_BY(mu_);
+  Queue queue_ ABSL_GUARDED_BY(mu_);
   CommitQueue changes_;    // its thread uses the members above
   MetricsWriter metrics_;  // last: its thread uses all other members
 };
@@ -164,6 +172,7 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Transaction {
   Entry* FindNumber(uint64_t number) const;  // or null
   const absl::btree_map<uint64_t, std::unique_ptr<Entry>>& jobs() const;
   std::vector<Entry*> Active() const;  // by number
+  const Queue& queue() const;          // the QUEUED jobs, as of their last Commit()
   // Returns a job as users may see it: the stored record, its present progress, why it waits, and
   // any obstacle to recording or storing it. JOB_VIEW_BASIC copies only name, resources, priority
   // and labels of the spec.

@@ -36,6 +36,7 @@ extern "C" int fdatasync(int file) {
 namespace muster::job_registry_test {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class JobRegistryTest : public RegistryFixture {
@@ -253,6 +254,63 @@ TEST_F(JobRegistryTest, AJobThatStopsRunningEndsItsRounds) {
   const auto outcome = round->AwaitOutcome(absl::ZeroDuration());
   ASSERT_TRUE(outcome.has_value());
   EXPECT_EQ(ReasonOf(*outcome), "STALE_SNAPSHOT");
+}
+
+// Reservations and the search for more workers depend on how long a job has been in the queue.
+TEST_F(JobRegistryTest, AJobWaitsSinceItEnteredTheQueue) {
+  const uint64_t number = AddJob();
+  const auto queued_since = [&](const std::function<void(Job&)>& change) {
+    now_ += absl::Seconds(10);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
+    change(entry.job);
+    transaction.Commit(entry);
+    return entry.queued_since;
+  };
+  const absl::Time entered = now_;
+  EXPECT_EQ(
+      queued_since([&](Job& job) { job.WaitFor(JobPhase::kWaitsForMemory, "memory of ps", now_); }),
+      entered);
+  EXPECT_EQ(queued_since([&](Job& job) {
+              v1::JobSpec spec = job.record().spec();
+              spec.set_priority(7);
+              job.Update(spec, now_);
+            }),
+            entered);
+  EXPECT_EQ(queued_since([&](Job& job) { EXPECT_TRUE(job.Suspend(now_).ok()); }), entered);
+  EXPECT_EQ(queued_since([&](Job& job) { EXPECT_TRUE(job.Resume(nullptr, now_).ok()); }), now_);
+}
+
+TEST_F(JobRegistryTest, TheQueueFollowsPriorityAndState) {
+  const std::vector<uint64_t> numbers = {AddJob(), AddJob(), AddJob()};
+  JobRegistry::Transaction transaction(registry_.get());
+  const auto change = [&](uint64_t number, const std::function<void(Job&)>& what) {
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
+    what(entry.job);
+    transaction.Commit(entry);
+  };
+  const auto queue = [&] {
+    std::vector<uint64_t> order;
+    for (const auto& [key, entry] : transaction.queue()) {
+      order.push_back(entry->job.record().number());
+    }
+    return order;
+  };
+  EXPECT_EQ(queue(), numbers);
+  change(numbers[2], [&](Job& job) {
+    v1::JobSpec spec = job.record().spec();
+    spec.set_priority(1);
+    job.Update(spec, now_);
+  });
+  EXPECT_THAT(queue(), ElementsAre(numbers[2], numbers[0], numbers[1]));
+  change(numbers[0], [&](Job& job) { EXPECT_TRUE(job.Suspend(now_).ok()); });
+  EXPECT_THAT(queue(), ElementsAre(numbers[2], numbers[1]));
+  change(numbers[0], [&](Job& job) { EXPECT_TRUE(job.Resume(nullptr, now_).ok()); });
+  EXPECT_THAT(queue(), ElementsAre(numbers[2], numbers[0], numbers[1]));
+  auto taken = transaction.Take(*transaction.FindNumber(numbers[0]));
+  EXPECT_THAT(queue(), ElementsAre(numbers[2], numbers[1]));
+  transaction.PutBack(std::move(taken));
+  EXPECT_THAT(queue(), ElementsAre(numbers[2], numbers[0], numbers[1]));
 }
 
 TEST_F(JobRegistryTest, AJobThatWasTakenCanBePutBack) {

@@ -60,28 +60,27 @@ std::string LackOf(const WaitingJob& job, const FreeMembers& free) {
   return lack;
 }
 
-// Returns what users are told of a queued job that stays in the queue. nullopt: nothing new, which
-// is the usual case among thousands of jobs.
-std::optional<WaitNotice> NoticeOf(const QueuedJob& job, const std::vector<FreeMembers::Ps>& ps) {
-  const WaitingJob& request = job.request;
-  switch (FitOf(request, ps)) {
+// Returns the notice for a queued job that stays in the queue. nullopt if its last notice still
+// holds, which is the usual case among thousands of jobs.
+std::optional<WaitNotice> NoticeOf(const WaitingJob& job, const std::vector<FreeMembers::Ps>& ps) {
+  switch (FitOf(job, ps)) {
     case MemoryFit::kFits:
       if (!job.is_told_of_more) return std::nullopt;
       return WaitNotice{
-          .number = request.number, .phase = JobPhase::kWaitsForMembers, .what = "members"};
+          .number = job.number, .phase = JobPhase::kWaitsForMembers, .what = "members"};
     case MemoryFit::kWaits: {
       const auto roomiest = std::ranges::max_element(ps, {}, &FreeMembers::Ps::room_bytes);
       return WaitNotice{
-          .number = request.number,
+          .number = job.number,
           .phase = JobPhase::kWaitsForMemory,
-          .what = absl::StrCat("memory of ps: ", NeedText(request), "; the most that is free is ",
+          .what = absl::StrCat("memory of ps: ", NeedText(job), "; the most that is free is ",
                                FormatBytes(roomiest->room_bytes), " of ",
                                FormatBytes(roomiest->capacity_bytes), ", on ", roomiest->name)};
     }
     case MemoryFit::kTooLittle:
-      return WaitNotice{.number = request.number,
+      return WaitNotice{.number = job.number,
                         .phase = JobPhase::kMemoryTooSmall,
-                        .message = absl::StrCat(TooSmallText(request, ps),
+                        .message = absl::StrCat(TooSmallText(job, ps),
                                                 ". Start ps with more memory, or suspend the job "
                                                 "and resume it with more resources.ps")};
   }
@@ -204,25 +203,21 @@ class Placer {
   }
 
   void StartQueued() {
-    std::vector<WaitingJob> waiting;
-    waiting.reserve(state_.queued.size());
-    for (QueuedJob& job : state_.queued) {
-      job.request.settle_for_fewer = IsSettled(job.since);
-      job.request.has_reservation = state_.now - job.since >= kReserveAfter;
-      waiting.push_back(job.request);
+    for (WaitingJob& job : state_.queued) {
+      job.settle_for_fewer = IsSettled(job.since);
+      job.has_reservation = state_.now - job.since >= kReserveAfter;
     }
-    Decision decision = Decide(waiting, free_);
+    Decision decision = Decide(state_.queued, free_);
     absl::flat_hash_set<uint64_t> placed;
     for (const Placement& placement : decision.placements) placed.insert(placement.number);
-    for (const QueuedJob& job : state_.queued) {
-      if (placed.contains(job.request.number)) continue;
+    for (const WaitingJob& job : state_.queued) {
+      if (placed.contains(job.number)) continue;
       if (MayStopWaiting(job.waits_too_long)) {
-        decisions_.notices.push_back(
-            {.number = job.request.number,
-             .what = LackOf(job.request, free_),
-             .stops = true,
-             .reserved_for = std::ranges::find(decision.waits, job.request.number, &Wait::number)
-                                 ->reserved_for});
+        const auto wait = std::ranges::find(decision.waits, job.number, &Wait::number);
+        decisions_.notices.push_back({.number = job.number,
+                                      .what = LackOf(job, free_),
+                                      .stops = true,
+                                      .reserved_for = wait->reserved_for});
       } else if (std::optional<WaitNotice> notice = NoticeOf(job, free_.ps)) {
         decisions_.notices.push_back(*std::move(notice));
       }
@@ -237,10 +232,8 @@ class Placer {
   void LetWorkersYield() {
     if (free_.reserved_for != 0 || decisions_.waits.empty() || state_.any_recovers) return;
     const Wait& first = decisions_.waits.front();
-    const auto is_first = [&](const QueuedJob& job) { return job.request.number == first.number; };
-    const QueuedJob& queued = *std::ranges::find_if(state_.queued, is_first);
-    const WaitingJob& job = queued.request;
-    if (MayStopWaiting(queued.waits_too_long)) return;
+    const WaitingJob& job = *std::ranges::find(state_.queued, first.number, &WaitingJob::number);
+    if (MayStopWaiting(job.waits_too_long)) return;
     if (first.cause != WaitCause::kWorkers || !job.has_reservation) return;
     if (std::ssize(free_.ps) < job.ps || FitOf(job, free_.ps) != MemoryFit::kFits) return;
     // The workers that others yield may be unsuitable, too.

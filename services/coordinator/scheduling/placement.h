@@ -15,14 +15,6 @@
 
 namespace muster {
 
-// A job in the queue, without a plan under way.
-struct QueuedJob {
-  WaitingJob request;            // Place() sets settle_for_fewer and has_reservation
-  absl::Time since;              // when it entered the queue
-  bool waits_too_long = false;   // its start_timeout is over
-  bool is_told_of_more = false;  // users were told that it waits for more than members
-};
-
 // A job that recovers, without a plan under way.
 struct HaltedJob {
   RecoveringJob request;  // Place() sets settle_for_fewer
@@ -73,17 +65,19 @@ struct ClusterState {
   bool any_recovers = false;    // also a job that is not in `halted`
   bool any_yields = false;      // a recovering job is being stopped so that another can continue
   std::vector<CommittingJob> committing = {};
-  std::vector<QueuedJob> queued = {};
+  // The queue without jobs that have a plan under way. Place() sets settle_for_fewer and
+  // has_reservation.
+  std::vector<WaitingJob> queued = {};
   std::vector<HaltedJob> halted = {};  // by precedence: priority, then number
   std::vector<RunningJob> running = {};
 };
 
-// What users are told of a job that waits, or the end of its wait.
+// A new reason for which a job waits, or the end of its wait.
 struct WaitNotice {
   uint64_t number = 0;
-  JobPhase phase = JobPhase::kOther;  // kOther: nothing new is told
+  JobPhase phase = JobPhase::kOther;  // kOther: the reason stays as it is
   std::string what;                   // completes "waits for"
-  std::string message = "";           // if not empty, told instead of "waits for ..."
+  std::string message = "";           // if not empty, stands instead of "waits for ..."
   bool stops = false;                 // its start_timeout is over: stop it, as it lacks `what`
   uint64_t reserved_for = 0;  // with `stops`: the job for which members are reserved; 0: none
 };

@@ -24,10 +24,10 @@ ClusterState Cluster(const std::vector<std::string>& workers, const std::vector<
   return state;
 }
 
-QueuedJob Queued(uint64_t number, int workers_min = 1, int workers_max = 0) {
-  return {.request = {.number = number,
-                      .workers_min = workers_min,
-                      .workers_max = std::max(workers_min, workers_max)},
+WaitingJob Queued(uint64_t number, int workers_min = 1, int workers_max = 0) {
+  return {.number = number,
+          .workers_min = workers_min,
+          .workers_max = std::max(workers_min, workers_max),
           .since = kLongAgo};
 }
 
@@ -130,9 +130,10 @@ TEST(PlacementTest, AJobThatWaitsTooLongIsStoppedWhenAllMembersAreBack) {
   }
 }
 
-TEST(PlacementTest, ACommitMayTakeAMoment) {
+TEST(PlacementTest, AShortCommitMayOutlastTheStartTimeout) {
   ClusterState state = Cluster({}, {});
-  state.committing = {{.number = 3, .since = kNow - kFilesTakeMax + absl::Seconds(1)}};
+  state.committing = {
+      {.number = 3, .since = kNow - kFilesTakeMax + absl::Seconds(1), .waits_too_long = true}};
   EXPECT_THAT(Place(state).notices, IsEmpty());
 }
 
@@ -156,7 +157,7 @@ TEST(PlacementTest, AQueuedJobIsToldOfMemory) {
     ClusterState state = Cluster({"w-0"}, {"p-0"});
     state.free.ps[0] = {.name = "p-0", .room_bytes = room, .capacity_bytes = capacity};
     state.queued = {Queued(1)};
-    state.queued[0].request.ps_memory = {.bytes = 10};
+    state.queued[0].ps_memory = {.bytes = 10};
     const PlacementDecisions decisions = Place(state);
     ASSERT_THAT(decisions.notices, SizeIs(1));
     EXPECT_EQ(decisions.notices[0].phase, phase);
@@ -196,11 +197,9 @@ TEST(PlacementTest, NoWorkerIsYieldedInVain) {
       {"it has not waited for long",
        [](ClusterState& state) { state.queued[0].since = kNow - absl::Seconds(59); }},
       {"too few are spare", [](ClusterState& state) { state.queued = {Queued(3, 4)}; }},
-      {"the others go before it",
-       [](ClusterState& state) { state.queued[0].request.priority = -1; }},
+      {"the others go before it", [](ClusterState& state) { state.queued[0].priority = -1; }},
       {"it lacks a ps as well", [](ClusterState& state) { state.free.ps.clear(); }},
-      {"its devices matter",
-       [](ClusterState& state) { state.queued[0].request.unsuitable = {"w"}; }},
+      {"its devices matter", [](ClusterState& state) { state.queued[0].unsuitable = {"w"}; }},
       {"another job recovers", [](ClusterState& state) { state.any_recovers = true; }},
       {"workers are on their way", [](ClusterState& state) { state.workers_let_go = true; }},
       {"it is being stopped", [](ClusterState& state) { state.queued[0].waits_too_long = true; }},

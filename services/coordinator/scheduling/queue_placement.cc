@@ -13,6 +13,7 @@ bool NaturalLess(const std::string& a, const std::string& b) {
 }
 
 int CountSuitable(const WaitingJob& job, absl::Span<const std::string> workers) {
+  if (job.unsuitable.empty()) return static_cast<int>(workers.size());
   return static_cast<int>(std::ranges::count_if(
       workers, [&](const std::string& name) { return !job.unsuitable.contains(name); }));
 }
@@ -74,17 +75,20 @@ std::vector<Placement> Schedule(absl::Span<const WaitingJob> waiting, FreeMember
 }
 
 Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
-  std::vector<WaitingJob> order(waiting.begin(), waiting.end());
-  std::ranges::sort(order, [](const WaitingJob& a, const WaitingJob& b) {
-    return std::tuple(-a.priority, a.number) < std::tuple(-b.priority, b.number);
-  });
+  std::vector<const WaitingJob*> order;
+  order.reserve(waiting.size());
+  for (const WaitingJob& job : waiting) order.push_back(&job);
+  const auto goes_first = [](const WaitingJob* a, const WaitingJob* b) {
+    return std::tuple(-a->priority, a->number) < std::tuple(-b->priority, b->number);
+  };
+  if (!std::ranges::is_sorted(order, goes_first)) std::ranges::sort(order, goes_first);
   std::ranges::sort(free.workers, NaturalLess);
 
   Decision decision;
   const int queue_length = static_cast<int>(order.size());
   uint64_t reserved_for = free.reserved_for;
   for (int i = 0; i < queue_length; ++i) {
-    const WaitingJob& job = order[i];
+    const WaitingJob& job = *order[i];
     Wait wait{.number = job.number,
               .cause = WaitCause::kItsTurn,
               .position = i + 1,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 
 namespace muster {
@@ -34,6 +35,10 @@ struct WaitingJob {
   PsMemory ps_memory = {};       // the most that it needs on any ps; zeros: not known yet
   bool settle_for_fewer = true;  // false: needs workers_max, because more workers may soon attach
   bool has_reservation = false;  // it has waited long: free members are reserved for it
+  // For Place() only:
+  absl::Time since = absl::InfinitePast();  // when it entered the queue
+  bool waits_too_long = false;              // its start_timeout is over
+  bool is_told_of_more = false;             // users were told that it waits for more than members
 };
 
 struct FreeMembers {
