@@ -396,7 +396,7 @@ void MeasureFleet(const std::string& folder) {
 }  // namespace
 }  // namespace muster
 
-// With any argument, only submissions are measured.
+// Measures only submissions if there is any argument.
 int main(int argc, char**) {
   FLAGS_minloglevel = google::GLOG_ERROR;
   muster::InNewFolder(muster::MeasureSubmissions);
