@@ -81,11 +81,6 @@ class EtcdStore final : public Store {
   // Ends the lease, so that another coordinator can lead at once.
   ~EtcdStore() override = default;
 
-  uint64_t term() const override { return term_; }
-  const std::string& cluster() const override { return cluster_; }
-  void ObserveCommits(std::function<void(absl::Duration)> observe) override {
-    observe_commit_ = std::move(observe);
-  }
   absl::StatusOr<v1::Job> AddJob(Submission submission) override ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::optional<Request>> FindRequest(const std::string& request_id) const override;
   absl::Status Commit(const Change& change) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -136,9 +131,6 @@ class EtcdStore final : public Store {
   const Options options_;
   std::unique_ptr<EtcdLease> lease_;
   int64_t led_since_ = 0;  // revision in which our leader key was created
-  std::function<void(absl::Duration)> observe_commit_;
-  uint64_t term_ = 0;
-  std::string cluster_;
 
   absl::Mutex mu_;                                  // serializes writes
   uint64_t jobs_ ABSL_GUARDED_BY(mu_) = 0;          // number of the last job

@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "services/coordinator/store/store.h"
 
 struct sqlite3;
@@ -49,11 +48,6 @@ class SqliteStore final : public Store {
                               const std::function<absl::Status(Store&)>& fill);
   ~SqliteStore() override;
 
-  uint64_t term() const override { return term_; }
-  const std::string& cluster() const override { return cluster_; }
-  void ObserveCommits(std::function<void(absl::Duration)> observe) override {
-    observe_commit_ = std::move(observe);
-  }
   absl::StatusOr<v1::Job> AddJob(Submission submission) override;
   absl::StatusOr<std::optional<Request>> FindRequest(const std::string& request_id) const override;
   absl::Status Commit(const Change& change) override;
@@ -89,9 +83,6 @@ class SqliteStore final : public Store {
   mutable absl::Mutex mu_;
   sqlite3* const database_;
   const int lock_file_;
-  std::function<void(absl::Duration)> observe_commit_;
-  uint64_t term_ = 0;
-  std::string cluster_;
 };
 
 }  // namespace muster

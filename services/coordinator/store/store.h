@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -55,13 +56,15 @@ class Store {
   virtual ~Store() = default;
 
   // The term of this opening. It does not change.
-  virtual uint64_t term() const = 0;
+  uint64_t term() const { return term_; }
   // A UUID created with the store. Processes that see the same UUID belong to the same cluster.
-  virtual const std::string& cluster() const = 0;
+  const std::string& cluster() const { return cluster_; }
 
   // Calls `observe` with the duration of every later write. Requires: no other thread uses the
   // store yet.
-  virtual void ObserveCommits(std::function<void(absl::Duration)> observe) = 0;
+  void ObserveCommits(std::function<void(absl::Duration)> observe) {
+    observe_commit_ = std::move(observe);
+  }
 
   struct Submission {
     v1::Job record;  // without name and number
@@ -155,6 +158,10 @@ class Store {
                         ": its record does not parse. The token is refused from now on; make a new "
                         "one: muster token create");
   }
+
+  uint64_t term_ = 0;
+  std::string cluster_;
+  std::function<void(absl::Duration)> observe_commit_;  // null: nothing observes
 };
 
 }  // namespace muster
