@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -19,7 +20,7 @@
 #include "lib/status/status.h"
 #include "proto/muster/v1/store.pb.h"
 #include "services/coordinator/store/cluster_id.h"
-#include "services/coordinator/store/store_backup_rows.h"
+#include "services/coordinator/store/store_records.h"
 
 namespace muster {
 namespace {
@@ -59,21 +60,10 @@ std::string RequestName(absl::string_view id) {
   return absl::StrCat("request/", absl::BytesToHexString(id));
 }
 
-absl::Status Corrupt(absl::string_view name, absl::string_view what) {
-  return WithReason(absl::DataLossError(absl::StrCat("store: ", name, " ", what)), "STORE_CORRUPT");
-}
-
 absl::StatusOr<uint64_t> NumberIn(absl::string_view name, absl::string_view text) {
   uint64_t number;
   if (absl::SimpleAtoi(text, &number)) return number;
   return Corrupt(name, "is not a number");
-}
-
-template <typename Message>
-absl::StatusOr<Message> Parsed(absl::string_view name, const std::string& bytes) {
-  Message message;
-  if (message.ParseFromString(bytes)) return message;
-  return Corrupt(name, absl::StrCat("is not a ", message.GetTypeName()));
 }
 
 // The location of a value that is stored in parts.
@@ -120,6 +110,24 @@ etcd::TxnRequest InGroups(etcd::TxnRequest request) {
   return groups;
 }
 
+etcd::PutRequest* AddPut(etcd::TxnRequest& request, std::string key, std::string value) {
+  etcd::PutRequest* put = request.add_success()->mutable_request_put();
+  put->set_key(std::move(key));
+  put->set_value(std::move(value));
+  return put;
+}
+
+// Lets the transaction succeed only if the key was created, or last changed, in this revision (0:
+// there is no such key).
+void Require(etcd::TxnRequest& request, etcd::Compare::CompareTarget target, std::string key,
+             int64_t revision) {
+  etcd::Compare* compare = request.add_compare();
+  compare->set_key(std::move(key));
+  compare->set_target(target);
+  if (target == etcd::Compare::CREATE) compare->set_create_revision(revision);
+  if (target == etcd::Compare::MOD) compare->set_mod_revision(revision);
+}
+
 etcd::RangeRequest AllUnder(const std::string& prefix) {
   etcd::RangeRequest request;
   request.set_key(prefix);
@@ -127,17 +135,46 @@ etcd::RangeRequest AllUnder(const std::string& prefix) {
   return request;
 }
 
+// Combines the values of a job. `read` returns the value of a kind ("graph"). A damaged value does
+// not parse. A missing origin or graph counts as damaged.
+absl::StatusOr<v1::BackupJob> JobOf(
+    const std::string& digits, const std::string& record,
+    absl::FunctionRef<absl::StatusOr<std::optional<std::string>>(const char* kind)> read) {
+  v1::BackupJob job;
+  ASSIGN_OR_RETURN(const uint64_t number, NumberIn(digits, digits));
+  ASSIGN_OR_RETURN(const auto origin, read("origin"));
+  ASSIGN_OR_RETURN(const auto graph, read("graph"));
+  ASSIGN_OR_RETURN(const auto plan, read("plan"));
+  job.set_number(number);
+  job.set_record(record);
+  job.set_graph(graph.value_or(kDamaged));
+  job.set_plan(plan.value_or(""));
+  if (!job.mutable_origin()->ParseFromString(origin.value_or(kDamaged))) {
+    LOG(ERROR) << "store: origin/" << digits << " is damaged, so job " << number << " is damaged";
+    job.clear_origin();
+    // Keeps the job damaged; otherwise it would start from initial values.
+    job.set_graph(kDamaged);
+  }
+  return job;
+}
+
 }  // namespace
 
 // The puts and deletions of one transaction, by name. Parts are deleted with their names.
 class EtcdStore::Writing {
  public:
-  void Put(std::string name, std::string value) { puts_[std::move(name)] = std::move(value); }
-  void Delete(std::string name) { deletions_.push_back({std::move(name), ""}); }
-  void DeleteAllUnder(const std::string& prefix) { DeleteBetween(prefix, BehindPrefix(prefix)); }
+  Writing& Put(std::string name, std::string value) {
+    puts_[std::move(name)] = std::move(value);
+    return *this;
+  }
+  Writing& Delete(std::string name) { return DeleteBetween(std::move(name), ""); }
+  Writing& DeleteAllUnder(const std::string& prefix) {
+    return DeleteBetween(prefix, BehindPrefix(prefix));
+  }
   // Deletes the names from `first` to before `end`.
-  void DeleteBetween(std::string first, std::string end) {
+  Writing& DeleteBetween(std::string first, std::string end) {
     deletions_.push_back({std::move(first), std::move(end)});
+    return *this;
   }
 
   struct Deletion {
@@ -151,6 +188,34 @@ class EtcdStore::Writing {
   absl::btree_map<std::string, std::string> puts_;
   std::vector<Deletion> deletions_;
 };
+
+// Adds a job without its checkpoints to a transaction.
+EtcdStore::Writing EtcdStore::WritingOf(const v1::BackupJob& job, Writing writing) {
+  const uint64_t number = job.number();
+  writing.Put(NameOf("job", number), job.record()).Put(NameOf("graph", number), job.graph());
+  if (!job.plan().empty()) writing.Put(NameOf("plan", number), job.plan());
+  v1::StoredEvents events;
+  uint64_t last = 0;
+  for (const auto& event : RowsThatParse<v1::JobEvent>(number, job.events())) {
+    events.add_events(event.SerializeAsString());
+    last = event.revision();
+  }
+  if (last > 0) writing.Put(NameOf("event", number, last), events.SerializeAsString());
+  v1::StoredOrigin origin = job.origin();
+  if (!origin.request_id().empty()) {
+    if (v1::Job record; record.ParseFromString(job.record())) {
+      v1::StoredRequest request;
+      request.set_fingerprint(job.fingerprint());
+      request.set_job(JobIdOf(record.name()));
+      writing.Put(RequestName(origin.request_id()), request.SerializeAsString());
+    } else {
+      LOG(ERROR) << "backup: job " << number << ": its record is damaged, its request is left out";
+      origin.clear_request_id();
+    }
+  }
+  writing.Put(NameOf("origin", number), origin.SerializeAsString());
+  return writing;
+}
 
 // ---------------------------------------------------------------- leadership
 
@@ -185,12 +250,7 @@ absl::Status EtcdStore::Lead() {
   const bool is_new = term_revision == 0;
   if (!is_new) {
     ASSIGN_OR_RETURN(const uint64_t schema, NumberIn(kEtcdSchema, meta[kEtcdSchema]));
-    if (schema > kSchemaVersion) {
-      return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                            "schema version ", schema, " is newer than this program's ",
-                            kSchemaVersion, ": run the Muster that wrote it, or a newer one")),
-                        "STORE_TOO_NEW");
-    }
+    RETURN_IF_ERROR(CheckSchema(schema, kSchemaVersion));
   }
   if (meta.contains(kRestoring) && !options_.give_up) {
     return WithReason(absl::DataLossError("a restore of a backup into this store has not ended: "
@@ -224,24 +284,12 @@ absl::Status EtcdStore::Lead() {
   ASSIGN_OR_RETURN(lease_, EtcdLease::Grant(options_.client, options_.lease));
 
   etcd::TxnRequest take;
-  etcd::Compare* free = take.add_compare();
-  free->set_target(etcd::Compare::CREATE);
-  free->set_key(Key(kLeader));
-  free->set_create_revision(0);
-  etcd::Compare* same_term = take.add_compare();
-  same_term->set_target(etcd::Compare::MOD);
-  same_term->set_key(Key(kTerm));
-  same_term->set_mod_revision(term_revision);
-  const auto put = [&](absl::string_view name, std::string value) {
-    etcd::PutRequest* request = take.add_success()->mutable_request_put();
-    request->set_key(Key(name));
-    request->set_value(std::move(value));
-    return request;
-  };
+  Require(take, etcd::Compare::CREATE, Key(kLeader), 0);
+  Require(take, etcd::Compare::MOD, Key(kTerm), term_revision);
   const auto put_meta = [&](absl::string_view name, absl::string_view value) {
-    put(name, absl::StrCat("v", value));
+    AddPut(take, Key(name), absl::StrCat("v", value));
   };
-  put(kLeader, options_.address)->set_lease(lease_->id());
+  AddPut(take, Key(kLeader), options_.address)->set_lease(lease_->id());
   put_meta(kTerm, absl::StrCat(term + 1));
   put_meta(kWriting, absl::StrCat(term + 1, "/0"));
   if (is_new) {
@@ -319,9 +367,7 @@ absl::Status EtcdStore::SweepParts() {
       continue;
     }
     LOG(INFO) << "store: removing parts of " << name << " that a crash left";
-    Writing sweep;
-    sweep.DeleteAllUnder(absl::StrCat(kParts, name, "/", writing, "/"));
-    RETURN_IF_ERROR(Write(sweep));
+    RETURN_IF_ERROR(Write(Writing().DeleteAllUnder(absl::StrCat(kParts, name, "/", writing, "/"))));
   }
   return absl::OkStatus();
 }
@@ -340,20 +386,10 @@ absl::Status EtcdStore::Transact(etcd::TxnRequest request) {
   const std::string number = absl::StrCat("v", term_, "/", ++transactions_);
   const bool puts = std::any_of(request.success().begin(), request.success().end(),
                                 [](const etcd::RequestOp& op) { return op.has_request_put(); });
-  if (puts) {
-    etcd::PutRequest* put = request.add_success()->mutable_request_put();
-    put->set_key(Key(kWriting));
-    put->set_value(number);
-  }
+  if (puts) AddPut(request, Key(kWriting), number);
   request = InGroups(std::move(request));
-  etcd::Compare* led = request.add_compare();
-  led->set_target(etcd::Compare::CREATE);
-  led->set_key(Key(kLeader));
-  led->set_create_revision(led_since_);
-  etcd::Compare* in_turn = request.add_compare();
-  in_turn->set_target(etcd::Compare::MOD);
-  in_turn->set_key(Key(kWriting));
-  in_turn->set_mod_revision(written_in_);
+  Require(request, etcd::Compare::CREATE, Key(kLeader), led_since_);
+  Require(request, etcd::Compare::MOD, Key(kWriting), written_in_);
   etcd::TxnRequest look;
   *look.add_success()->mutable_request_range() = One(Key(kWriting));
   *request.mutable_failure() = look.success();
@@ -419,9 +455,7 @@ absl::Status EtcdStore::Write(const Writing& writing) {
       int64_t parts = 0;
       for (size_t offset = 0; offset < value.size(); offset += kPartBytesMax) {
         etcd::TxnRequest part;
-        etcd::PutRequest* put = part.add_success()->mutable_request_put();
-        put->set_key(Key(PartName(name, number, parts++)));
-        put->set_value(value.substr(offset, kPartBytesMax));
+        AddPut(part, Key(PartName(name, number, parts++)), value.substr(offset, kPartBytesMax));
         RETURN_IF_ERROR(Transact(std::move(part)));
       }
       stored = absl::StrCat("p", number, "/", parts);
@@ -430,9 +464,7 @@ absl::Status EtcdStore::Write(const Writing& writing) {
       const std::string under = absl::StrCat(kParts, name, "/");
       add_deletion(under, absl::StrCat(under, number));
     }
-    etcd::PutRequest* put = request.add_success()->mutable_request_put();
-    put->set_key(Key(name));
-    put->set_value(std::move(stored));
+    AddPut(request, Key(name), std::move(stored));
   }
   RETURN_IF_ERROR(Transact(std::move(request)));
   for (const std::string& name : without_parts) in_parts_.erase(name);
@@ -441,39 +473,11 @@ absl::Status EtcdStore::Write(const Writing& writing) {
 
 absl::StatusOr<v1::Job> EtcdStore::AddJob(Submission submission) {
   absl::MutexLock lock(&mu_);
-  v1::Job& record = submission.record;
   const uint64_t number = jobs_ + 1;
-  record.set_number(number);
-  record.set_name(JobName(absl::StrCat(record.spec().name(), "-", number)));
-  record.set_revision(1);
-  v1::JobEvent event;
-  event.set_revision(1);
-  *event.mutable_time() = record.create_time();
-  event.set_state(record.state());
-  event.set_reason(record.reason());
-  event.set_message(record.message());
-  v1::StoredEvents events;
-  events.add_events(event.SerializeAsString());
-  v1::StoredOrigin origin;
-  origin.set_restore(submission.origin.restore);
-  origin.set_first_step(submission.origin.first_step);
-  origin.set_request_id(submission.request_id);
-
-  Writing writing;
-  writing.Put(kJobs, absl::StrCat(number));
-  writing.Put(NameOf("job", number), record.SerializeAsString());
-  writing.Put(NameOf("origin", number), origin.SerializeAsString());
-  writing.Put(NameOf("graph", number), submission.origin.graph.SerializeAsString());
-  writing.Put(NameOf("event", number, 1), events.SerializeAsString());
-  if (!submission.request_id.empty()) {
-    v1::StoredRequest request;
-    request.set_fingerprint(submission.fingerprint);
-    request.set_job(JobIdOf(record.name()));
-    writing.Put(RequestName(submission.request_id), request.SerializeAsString());
-  }
-  RETURN_IF_ERROR(Write(writing));
+  Writing writing = WritingOf(NewJob(number, submission), Writing());
+  RETURN_IF_ERROR(Write(writing.Put(kJobs, absl::StrCat(number))));
   jobs_ = number;
-  return std::move(record);
+  return std::move(submission.record);
 }
 
 absl::Status EtcdStore::Commit(const Change& change) {
@@ -537,9 +541,7 @@ absl::Status EtcdStore::Commit(const Change& change) {
 absl::StatusOr<bool> EtcdStore::PassOverNumbers(uint64_t last) {
   absl::MutexLock lock(&mu_);
   if (last <= jobs_) return false;
-  Writing writing;
-  writing.Put(kJobs, absl::StrCat(last));
-  RETURN_IF_ERROR(Write(writing));
+  RETURN_IF_ERROR(Write(Writing().Put(kJobs, absl::StrCat(last))));
   jobs_ = last;
   return true;
 }
@@ -589,16 +591,13 @@ absl::Status EtcdStore::PutToken(const Token& token) {
   stored.set_record(token.record.SerializeAsString());
   stored.set_hash(token.hash);
   absl::MutexLock lock(&mu_);
-  Writing writing;
-  writing.Put(absl::StrCat("token/", token.record.id()), stored.SerializeAsString());
-  return Write(writing);
+  return Write(
+      Writing().Put(absl::StrCat("token/", token.record.id()), stored.SerializeAsString()));
 }
 
 absl::Status EtcdStore::DeleteToken(const std::string& id) {
   absl::MutexLock lock(&mu_);
-  Writing writing;
-  writing.Delete(absl::StrCat("token/", id));
-  return Write(writing);
+  return Write(Writing().Delete(absl::StrCat("token/", id)));
 }
 
 // ---------------------------------------------------------------- reading
@@ -663,38 +662,19 @@ absl::StatusOr<std::optional<Store::Request>> EtcdStore::FindRequest(
 
 absl::StatusOr<std::vector<StoredJob>> EtcdStore::LoadJobs() const {
   ASSIGN_OR_RETURN(const Values records, ReadAll("job/"));
-  ASSIGN_OR_RETURN(const Values origins, ReadAll("origin/"));
-  ASSIGN_OR_RETURN(const Values graphs, ReadAll("graph/"));
-  ASSIGN_OR_RETURN(const Values plans, ReadAll("plan/"));
+  absl::btree_map<std::string, Values> parts;
+  for (const char* kind : {"origin", "graph", "plan"}) {
+    ASSIGN_OR_RETURN(parts[kind], ReadAll(absl::StrCat(kind, "/")));
+  }
   std::vector<StoredJob> jobs;
   for (const auto& [digits, bytes] : records) {
-    StoredJob& job = jobs.emplace_back();
-    ASSIGN_OR_RETURN(const uint64_t number, NumberIn(digits, digits));
-    auto record = Parsed<v1::Job>(absl::StrCat("job/", digits), bytes);
-    job.damage = record.status();
-    if (record.ok()) job.record = *std::move(record);
-    job.record.set_number(number);
-    const auto origin = origins.find(digits);
-    const auto graph = graphs.find(digits);
-    if (origin == origins.end() || graph == graphs.end()) {
-      job.damage.Update(Corrupt(absl::StrCat("job/", digits), "has no origin, or no graph"));
-      continue;
-    }
-    const auto stored = Parsed<v1::StoredOrigin>(absl::StrCat("origin/", digits), origin->second);
-    job.damage.Update(stored.status());
-    if (stored.ok())
-      job.origin = {.restore = stored->restore(), .first_step = stored->first_step()};
-    auto parsed = Parsed<v1::Graph>(absl::StrCat("graph/", digits), graph->second);
-    job.damage.Update(parsed.status());
-    if (parsed.ok()) job.origin.graph = *std::move(parsed);
-    const auto plan = plans.find(digits);
-    if (plan == plans.end() || job.record.has_end_time()) continue;
-    auto made = std::make_shared<v1::JobPlan>();
-    if (!made->ParseFromString(plan->second)) {
-      job.damage.Update(Corrupt(absl::StrCat("plan/", digits), "does not parse"));
-    } else if (made->generation() == job.record.generation()) {
-      job.plan = std::move(made);
-    }
+    const auto find = [&](const char* kind) -> absl::StatusOr<std::optional<std::string>> {
+      const auto found = parts[kind].find(digits);
+      if (found == parts[kind].end()) return std::nullopt;
+      return std::move(found->second);
+    };
+    ASSIGN_OR_RETURN(const v1::BackupJob job, JobOf(digits, bytes, find));
+    jobs.push_back(ParseJob(job));
   }
   return jobs;
 }
@@ -767,9 +747,8 @@ absl::StatusOr<std::vector<Store::Token>> EtcdStore::Tokens() const {
   for (const auto& [id, bytes] : values) {
     const std::string name = absl::StrCat("token/", id);
     ASSIGN_OR_RETURN(const auto stored, Parsed<v1::StoredToken>(name, bytes));
-    Token& token = tokens.emplace_back();
-    token.hash = stored.hash();
-    ASSIGN_OR_RETURN(token.record, Parsed<v1::AccessToken>(name, stored.record()));
+    ASSIGN_OR_RETURN(auto record, Parsed<v1::AccessToken>(name, stored.record()));
+    tokens.push_back({std::move(record), stored.hash()});
   }
   return tokens;
 }
@@ -803,20 +782,10 @@ absl::Status EtcdStore::Export(
   for (const auto& [digits, bytes] : records) {
     v1::BackupRecord record;
     v1::BackupJob& job = *record.mutable_job();
-    ASSIGN_OR_RETURN(const uint64_t number, NumberIn(digits, digits));
-    job.set_number(number);
-    job.set_record(bytes);
-    ASSIGN_OR_RETURN(const auto origin, read(NameOf("origin", number)));
-    ASSIGN_OR_RETURN(const auto graph, read(NameOf("graph", number)));
-    ASSIGN_OR_RETURN(const auto plan, read(NameOf("plan", number)));
-    job.set_graph(graph.value_or(kDamaged));
-    job.set_plan(plan.value_or(""));
-    if (!job.mutable_origin()->ParseFromString(origin.value_or(kDamaged))) {
-      leave_out(NameOf("origin", number));
-      job.clear_origin();
-      // Keeps the job damaged; otherwise it would start from initial values.
-      job.set_graph(kDamaged);
-    }
+    ASSIGN_OR_RETURN(job, JobOf(digits, bytes, [&](const char* kind) {
+                       return read(absl::StrCat(kind, "/", digits));
+                     }));
+    const uint64_t number = job.number();
     if (!job.origin().request_id().empty()) {
       const std::string name = RequestName(job.origin().request_id());
       ASSIGN_OR_RETURN(const auto stored, read(name));
@@ -831,7 +800,7 @@ absl::Status EtcdStore::Export(
     const std::string under_events = NameOf("event", number) + "/";
     ASSIGN_OR_RETURN(const Values events, ReadAll(under_events, revision));
     uint64_t dropped = 0;
-    std::vector<v1::StoredEvents> groups;
+    std::vector<v1::JobEvent> read_events;
     for (const auto& [name, group] : events) {
       v1::StoredEvents stored;
       if (!stored.ParseFromString(group)) {
@@ -839,22 +808,17 @@ absl::Status EtcdStore::Export(
         continue;
       }
       dropped = std::max(dropped, stored.dropped());
-      groups.push_back(std::move(stored));
-    }
-    for (const v1::StoredEvents& group : groups) {
-      for (const auto& event : RowsThatParse<v1::JobEvent>(number, group.events())) {
-        if (event.revision() > dropped) job.add_events(event.SerializeAsString());
+      for (auto& event : RowsThatParse<v1::JobEvent>(number, stored.events())) {
+        read_events.push_back(std::move(event));
       }
     }
-    const std::string under_checkpoints = NameOf("checkpoint", number) + "/";
-    ASSIGN_OR_RETURN(const Values checkpoints, ReadAll(under_checkpoints, revision));
-    for (const auto& [step, checkpoint] : checkpoints) {
-      if (v1::Checkpoint().ParseFromString(checkpoint)) {
-        job.add_checkpoints(checkpoint);
-      } else {
-        leave_out(under_checkpoints + step);
-      }
+    for (const v1::JobEvent& event : read_events) {
+      if (event.revision() > dropped) job.add_events(event.SerializeAsString());
     }
+    // Import() leaves out damaged checkpoint records.
+    ASSIGN_OR_RETURN(const Values checkpoints,
+                     ReadAll(NameOf("checkpoint", number) + "/", revision));
+    for (const auto& [step, checkpoint] : checkpoints) job.add_checkpoints(checkpoint);
     RETURN_IF_ERROR(take(record));
   }
   ASSIGN_OR_RETURN(const Values tokens, ReadAll("token/", revision));
@@ -871,41 +835,17 @@ absl::Status EtcdStore::Export(
 
 absl::Status EtcdStore::ImportJob(const v1::BackupJob& job) {
   Writing writing;
-  const uint64_t number = job.number();
   // Checkpoints may be too many for one transaction. They are written before the job.
   int64_t bytes = 0;
-  for (const auto& checkpoint : RowsThatParse<v1::Checkpoint>(number, job.checkpoints())) {
+  for (const auto& checkpoint : RowsThatParse<v1::Checkpoint>(job.number(), job.checkpoints())) {
     std::string value = checkpoint.SerializeAsString();
     bytes += std::ssize(value);
-    writing.Put(NameOf("checkpoint", number, checkpoint.step()), std::move(value));
+    writing.Put(NameOf("checkpoint", job.number(), checkpoint.step()), std::move(value));
     if (std::ssize(writing.puts()) < kImportedAtOnceMax && bytes < kImportedBytesMax) continue;
     RETURN_IF_ERROR(Write(std::exchange(writing, Writing())));
     bytes = 0;
   }
-  writing.Put(NameOf("job", number), job.record());
-  writing.Put(NameOf("graph", number), job.graph());
-  if (!job.plan().empty()) writing.Put(NameOf("plan", number), job.plan());
-  v1::StoredEvents events;
-  uint64_t last = 0;
-  for (const auto& event : RowsThatParse<v1::JobEvent>(number, job.events())) {
-    events.add_events(event.SerializeAsString());
-    last = event.revision();
-  }
-  if (last > 0) writing.Put(NameOf("event", number, last), events.SerializeAsString());
-  v1::StoredOrigin origin = job.origin();
-  if (!origin.request_id().empty()) {
-    if (v1::Job record; record.ParseFromString(job.record())) {
-      v1::StoredRequest request;
-      request.set_fingerprint(job.fingerprint());
-      request.set_job(JobIdOf(record.name()));
-      writing.Put(RequestName(origin.request_id()), request.SerializeAsString());
-    } else {
-      LOG(ERROR) << "backup: job " << number << ": its record is damaged, its request is left out";
-      origin.clear_request_id();
-    }
-  }
-  writing.Put(NameOf("origin", number), origin.SerializeAsString());
-  return Write(writing);
+  return Write(WritingOf(job, std::move(writing)));
 }
 
 // Uses many transactions. The key kRestoring marks the store as unusable until the last one.
@@ -916,34 +856,21 @@ absl::Status EtcdStore::Import(
     ASSIGN_OR_RETURN(const Values kept, ReadAll(kind));
     if (!kept.empty()) return StoreNotEmpty();
   }
-  Writing begin;
-  begin.Put(kRestoring, "");
-  begin.DeleteAllUnder("seat/");
-  RETURN_IF_ERROR(Write(begin));
+  RETURN_IF_ERROR(Write(Writing().Put(kRestoring, "").DeleteAllUnder("seat/")));
   Writing end;
-  while (true) {
-    ASSIGN_OR_RETURN(const std::optional<v1::BackupRecord> record, next());
-    if (!record) break;
-    if (record->has_header()) {
-      jobs_ = std::max(jobs_, record->header().jobs());
-      end.Put(kJobs, absl::StrCat(jobs_));
-      end.Put(kTerm, absl::StrCat(std::max(term_, record->header().term()) + kTermsPassedOver));
-    } else if (record->has_job()) {
-      RETURN_IF_ERROR(ImportJob(record->job()));
-    } else if (record->has_token()) {
-      v1::AccessToken token;
-      if (!token.ParseFromString(record->token().record())) {
-        LOG(ERROR) << TokenLeftOut(token);
-        continue;
-      }
-      Writing one;
-      one.Put(absl::StrCat("token/", token.id()), record->token().SerializeAsString());
-      RETURN_IF_ERROR(Write(one));
-    }
-  }
-  end.Put(kCluster, NewClusterId());
-  end.Delete(kRestoring);
-  return Write(end);
+  RETURN_IF_ERROR(ForEachRecord(
+      next,
+      [&](const v1::BackupHeader& header) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        jobs_ = std::max(jobs_, header.jobs());
+        end.Put(kJobs, absl::StrCat(jobs_));
+        end.Put(kTerm, absl::StrCat(std::max(term_, header.term()) + kTermsPassedOver));
+        return absl::OkStatus();
+      },
+      [&](const v1::BackupJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ImportJob(job); },
+      [&](const std::string& id, const v1::StoredToken& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        return Write(Writing().Put(absl::StrCat("token/", id), token.SerializeAsString()));
+      }));
+  return Write(end.Put(kCluster, NewClusterId()).Delete(kRestoring));
 }
 
 }  // namespace muster

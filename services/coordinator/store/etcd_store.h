@@ -120,6 +120,7 @@ class EtcdStore final : public Store {
   absl::StatusOr<std::vector<std::string>> RequestsOf(uint64_t number) const;
   absl::StatusOr<std::string> Whole(const std::string& name, absl::string_view stored,
                                     int64_t revision = 0) const;
+  static Writing WritingOf(const v1::BackupJob& job, Writing writing);
   absl::Status ImportJob(const v1::BackupJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status GiveUp() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Write(const Writing& writing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -24,7 +24,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/store/cluster_id.h"
-#include "services/coordinator/store/store_backup_rows.h"
+#include "services/coordinator/store/store_records.h"
 
 namespace muster {
 namespace {
