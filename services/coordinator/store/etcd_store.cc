@@ -117,8 +117,8 @@ etcd::PutRequest* AddPut(etcd::TxnRequest& request, std::string key, std::string
   return put;
 }
 
-// Lets the transaction succeed only if the key was created, or last changed, in this revision (0:
-// there is no such key).
+// Adds a condition: the transaction writes only if the key was created, or last changed, in this
+// revision. 0: only if there is no such key.
 void Require(etcd::TxnRequest& request, etcd::Compare::CompareTarget target, std::string key,
              int64_t revision) {
   etcd::Compare* compare = request.add_compare();
@@ -668,7 +668,8 @@ absl::StatusOr<std::vector<StoredJob>> EtcdStore::LoadJobs() const {
   }
   std::vector<StoredJob> jobs;
   for (const auto& [digits, bytes] : records) {
-    const auto find = [&](const char* kind) -> absl::StatusOr<std::optional<std::string>> {
+    const auto find =
+        [&, &digits = digits](const char* kind) -> absl::StatusOr<std::optional<std::string>> {
       const auto found = parts[kind].find(digits);
       if (found == parts[kind].end()) return std::nullopt;
       return std::move(found->second);
@@ -782,9 +783,10 @@ absl::Status EtcdStore::Export(
   for (const auto& [digits, bytes] : records) {
     v1::BackupRecord record;
     v1::BackupJob& job = *record.mutable_job();
-    ASSIGN_OR_RETURN(job, JobOf(digits, bytes, [&](const char* kind) {
-                       return read(absl::StrCat(kind, "/", digits));
-                     }));
+    const auto part = [&, &digits = digits](const char* kind) {
+      return read(absl::StrCat(kind, "/", digits));
+    };
+    ASSIGN_OR_RETURN(job, JobOf(digits, bytes, part));
     const uint64_t number = job.number();
     if (!job.origin().request_id().empty()) {
       const std::string name = RequestName(job.origin().request_id());
