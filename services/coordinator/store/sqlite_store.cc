@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <glog/logging.h>
-#include <sqlite3.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,6 +23,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/store/cluster_id.h"
+#include "services/coordinator/store/sqlite_statement.h"
 #include "services/coordinator/store/store_records.h"
 
 namespace muster {
@@ -58,128 +58,6 @@ constexpr char kIdentityTables[] = R"sql(
 constexpr char kTokenTable[] =
     "CREATE TABLE tokens(id TEXT PRIMARY KEY, record BLOB NOT NULL, hash BLOB NOT NULL) WITHOUT "
     "ROWID";
-
-// Returns the file operation that failed. SQLite's own message does not name it.
-absl::string_view ActionOf(int extended_code) {
-  switch (extended_code) {
-    case SQLITE_IOERR_READ:
-    case SQLITE_IOERR_SHORT_READ:
-      return "read";
-    case SQLITE_IOERR_WRITE:
-      return "write";
-    case SQLITE_IOERR_FSYNC:
-    case SQLITE_IOERR_DIR_FSYNC:
-      return "sync";
-    case SQLITE_IOERR_TRUNCATE:
-      return "resize";
-    case SQLITE_IOERR_SHMOPEN:
-    case SQLITE_IOERR_SHMSIZE:
-    case SQLITE_IOERR_SHMMAP:
-      return "open, resize or write";
-    case SQLITE_IOERR_DELETE:
-      return "remove";
-    default:
-      return "open or use";
-  }
-}
-
-// Returns the message of the last error, such as: "store: disk I/O error: sync /x/coordinator.db or
-// its -wal, -shm, -journal: Input/output error"
-std::string Describe(sqlite3* database) {
-  std::string message = absl::StrCat("store: ", sqlite3_errmsg(database));
-  const int code = sqlite3_extended_errcode(database);
-  const int error = sqlite3_system_errno(database);
-  const char* const file = sqlite3_db_filename(database, "main");
-  // Other codes may leave errno of an unrelated call.
-  if ((code & 0xff) != SQLITE_IOERR) return message;
-  absl::StrAppend(
-      &message, ": ", ActionOf(code), " ", file == nullptr ? "its file" : file,
-      " or its -wal, -shm, -journal: ", error == 0 ? "input/output error" : strerror(error));
-  return message;
-}
-
-absl::Status SqlError(sqlite3* database) {
-  const std::string message = Describe(database);
-  switch (sqlite3_errcode(database) & 0xff) {
-    case SQLITE_IOERR:
-      // SQLite reports an exceeded quota as an I/O error, and a full disk too unless it was writing
-      // a page.
-      if (const int error = sqlite3_system_errno(database); error != ENOSPC && error != EDQUOT) {
-        return WithReason(absl::InternalError(message), "STORE_FAILED");
-      }
-      [[fallthrough]];
-    case SQLITE_FULL:
-      return WithReason(absl::ResourceExhaustedError(message), "STORE_FULL");
-    case SQLITE_CORRUPT:
-    case SQLITE_NOTADB:
-      return WithReason(absl::DataLossError(message), "STORE_CORRUPT");
-    case SQLITE_READONLY:
-    case SQLITE_CANTOPEN:
-    case SQLITE_PERM:
-      return WithReason(absl::PermissionDeniedError(message), "STORE_UNWRITABLE");
-    default:
-      return WithReason(absl::InternalError(message), "STORE_FAILED");
-  }
-}
-
-absl::Status Execute(sqlite3* database, const char* sql) {
-  return sqlite3_exec(database, sql, nullptr, nullptr, nullptr) == SQLITE_OK ? absl::OkStatus()
-                                                                             : SqlError(database);
-}
-
-// A prepared statement. Columns count from 0. Calls of Bind bind the parameters in their order.
-class Statement {
- public:
-  Statement(sqlite3* database, const char* sql) : database_(database) {
-    prepared_ = sqlite3_prepare_v2(database, sql, -1, &statement_, nullptr) == SQLITE_OK;
-  }
-  ~Statement() { sqlite3_finalize(statement_); }
-  Statement(const Statement&) = delete;
-  Statement& operator=(const Statement&) = delete;
-
-  Statement& Bind(int64_t value) {
-    if (prepared_) sqlite3_bind_int64(statement_, ++bound_, value);
-    return *this;
-  }
-  Statement& BindText(const std::string& value) {
-    if (prepared_)
-      sqlite3_bind_text(statement_, ++bound_, value.data(), value.size(), SQLITE_TRANSIENT);
-    return *this;
-  }
-  Statement& BindBlob(const std::string& value) {
-    if (prepared_)
-      sqlite3_bind_blob64(statement_, ++bound_, value.data(), value.size(), SQLITE_TRANSIENT);
-    return *this;
-  }
-
-  // Returns true if there is a row, false after the last one.
-  absl::StatusOr<bool> Step() {
-    const int code = prepared_ ? sqlite3_step(statement_) : SQLITE_ERROR;
-    if (code == SQLITE_ROW) return true;
-    if (code == SQLITE_DONE) return false;
-    return SqlError(database_);
-  }
-  absl::Status Run() { return Step().status(); }
-
-  int64_t Integer(int column) const { return sqlite3_column_int64(statement_, column); }
-  std::string Bytes(int column) const {
-    const void* bytes = sqlite3_column_blob(statement_, column);
-    return std::string(static_cast<const char*>(bytes), sqlite3_column_bytes(statement_, column));
-  }
-  template <typename Message>
-  absl::Status Parse(int column, Message& message) const {
-    if (message.ParseFromString(Bytes(column))) return absl::OkStatus();
-    return WithReason(
-        absl::DataLossError(absl::StrCat("store: a ", message.GetTypeName(), " does not parse")),
-        "STORE_CORRUPT");
-  }
-
- private:
-  sqlite3* const database_;
-  sqlite3_stmt* statement_ = nullptr;
-  bool prepared_ = false;
-  int bound_ = 0;
-};
 
 // Locks the store against other processes. The lock is a separate file, because closing any
 // descriptor of the database file would drop SQLite's own POSIX locks on it.
@@ -246,21 +124,77 @@ absl::Status PutAside(const std::string& path) {
 }
 
 absl::Status InsertEvent(sqlite3* database, uint64_t job, const v1::JobEvent& event) {
-  return Statement(database, "INSERT INTO events VALUES (?, ?, ?)")
-      .Bind(job)
-      .Bind(event.revision())
-      .BindBlob(event.SerializeAsString())
-      .Run();
+  return Execute(database, "INSERT INTO events VALUES (?, ?, ?)", job, event.revision(), event);
 }
 
 absl::StatusOr<int64_t> RaiseCounter(sqlite3* database, const std::string& name) {
-  Statement raise(database, "UPDATE counters SET value = value + 1 WHERE name = ? RETURNING value");
-  ASSIGN_OR_RETURN(const bool found, raise.BindText(name).Step());
-  if (!found)
-    return WithReason(absl::DataLossError("store: a counter is missing"), "STORE_CORRUPT");
+  Statement raise(database, "UPDATE counters SET value = value + 1 WHERE name = ? RETURNING value",
+                  name);
+  ASSIGN_OR_RETURN(const bool found, raise.Step());
+  if (!found) return Corrupt("a counter", "is missing");
   const int64_t value = raise.Integer(0);
   RETURN_IF_ERROR(raise.Run());
   return value;
+}
+
+absl::Status RaiseCounterTo(sqlite3* database, const std::string& name, uint64_t least) {
+  return Execute(database, "UPDATE counters SET value = max(value, ?) WHERE name = ?", least, name);
+}
+
+// All jobs by number, as JobIn() reads them.
+constexpr char kAllJobs[] =
+    "SELECT number, jobs.record, restore, first_step, graph, id, fingerprint,"
+    " (SELECT plan FROM plans WHERE job = number ORDER BY generation DESC LIMIT 1) "
+    "FROM jobs LEFT JOIN requests ON job = number ORDER BY number";
+
+// Returns the job of a row, without its events and checkpoints.
+v1::BackupJob JobIn(const Statement& row) {
+  v1::BackupJob job;
+  job.set_number(row.Integer(0));
+  job.set_record(row.Bytes(1));
+  job.mutable_origin()->set_restore(row.Bytes(2));
+  job.mutable_origin()->set_first_step(row.Integer(3));
+  job.set_graph(row.Bytes(4));
+  job.mutable_origin()->set_request_id(row.Bytes(5));
+  job.set_fingerprint(row.Bytes(6));
+  job.set_plan(row.Bytes(7));
+  return job;
+}
+
+absl::Status TakeSeat(sqlite3* database, const Store::Seat& seat) {
+  RETURN_IF_ERROR(
+      Execute(database, "INSERT OR REPLACE INTO seats VALUES (?, ?)", seat.member, seat.ordinal));
+  return Execute(database,
+                 "DELETE FROM seats WHERE ordinal <= "
+                 "(SELECT ordinal FROM seats ORDER BY ordinal DESC LIMIT 1 OFFSET ?)",
+                 limits::kMembersRememberedMax);
+}
+
+absl::Status InsertJob(sqlite3* database, const v1::BackupJob& job) {
+  const uint64_t number = job.number();
+  RETURN_IF_ERROR(Execute(database, "INSERT INTO jobs VALUES (?, ?, ?, ?, ?)", number,
+                          Blob{job.record()}, job.origin().restore(), job.origin().first_step(),
+                          Blob{job.graph()}));
+  for (const auto& event : RowsThatParse<v1::JobEvent>(number, job.events())) {
+    RETURN_IF_ERROR(InsertEvent(database, number, event));
+  }
+  if (!job.plan().empty()) {
+    // A damaged plan is stored with the record's generation, so that the job stays damaged.
+    v1::Job record;
+    v1::JobPlan plan;
+    const int64_t generation = plan.ParseFromString(job.plan())       ? plan.generation()
+                               : record.ParseFromString(job.record()) ? record.generation()
+                                                                      : 0;
+    RETURN_IF_ERROR(Execute(database, "INSERT INTO plans VALUES (?, ?, ?)", number, generation,
+                            Blob{job.plan()}));
+  }
+  for (const auto& checkpoint : RowsThatParse<v1::Checkpoint>(number, job.checkpoints())) {
+    RETURN_IF_ERROR(Execute(database, "INSERT INTO checkpoints VALUES (?, ?, ?)", number,
+                            checkpoint.step(), checkpoint));
+  }
+  if (job.origin().request_id().empty()) return absl::OkStatus();
+  return Execute(database, "INSERT INTO requests VALUES (?, ?, ?)", job.origin().request_id(),
+                 Blob{job.fingerprint()}, number);
 }
 
 }  // namespace
@@ -347,9 +281,9 @@ SqliteStore::~SqliteStore() {
 
 absl::Status SqliteStore::Initialize(const std::string& path) {
   absl::MutexLock lock(&mu_);
-  RETURN_IF_ERROR(Execute(database_,
-                          "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
-                          "PRAGMA foreign_keys = ON; PRAGMA busy_timeout = 2000"));
+  RETURN_IF_ERROR(ExecuteAll(database_,
+                             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
+                             "PRAGMA foreign_keys = ON; PRAGMA busy_timeout = 2000"));
   {
     Statement check(database_, "PRAGMA quick_check(1)");
     ASSIGN_OR_RETURN(const bool answered, check.Step());
@@ -364,40 +298,28 @@ absl::Status SqliteStore::Initialize(const std::string& path) {
     RETURN_IF_ERROR(read.Run());
     version = read.Integer(0);
   }
-  if (version > kSchemaVersion) {
-    return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                          "schema version ", version, " is newer than this program's ",
-                          kSchemaVersion, ": run the Muster that wrote it, or a newer one")),
-                      "STORE_TOO_NEW");
-  }
+  RETURN_IF_ERROR(CheckSchema(version, kSchemaVersion));
   if (version == 0) LOG(INFO) << "new store " << path;
   if (version > 0 && version < kSchemaVersion) {
     LOG(INFO) << path << ": upgrading its schema from version " << version << " to "
               << kSchemaVersion << "; an older Muster can no longer open it";
   }
   return InTransaction([&]() -> absl::Status {
-    if (version == 0) {
-      RETURN_IF_ERROR(Execute(database_, kSqliteSchema));
-    } else if (version == 1) {
-      RETURN_IF_ERROR(Execute(database_, kGraphColumn));
-    }
+    if (version == 0) RETURN_IF_ERROR(ExecuteAll(database_, kSqliteSchema));
+    if (version == 1) RETURN_IF_ERROR(ExecuteAll(database_, kGraphColumn));
     if (version < 3) {
-      RETURN_IF_ERROR(Execute(database_, kIdentityTables));
-      RETURN_IF_ERROR(
-          Statement(database_, "INSERT INTO cluster VALUES (?)").BindText(NewClusterId()).Run());
+      RETURN_IF_ERROR(ExecuteAll(database_, kIdentityTables));
+      RETURN_IF_ERROR(Execute(database_, "INSERT INTO cluster VALUES (?)", NewClusterId()));
     }
-    if (version < kTokensSince) RETURN_IF_ERROR(Execute(database_, kTokenTable));
+    if (version < kTokensSince) RETURN_IF_ERROR(ExecuteAll(database_, kTokenTable));
     if (version < kSchemaVersion) {
       RETURN_IF_ERROR(
-          Execute(database_, absl::StrCat("PRAGMA user_version = ", kSchemaVersion).c_str()));
+          ExecuteAll(database_, absl::StrCat("PRAGMA user_version = ", kSchemaVersion).c_str()));
     }
-    ASSIGN_OR_RETURN(const int64_t term, RaiseCounter(database_, "term"));
-    term_ = term;
+    ASSIGN_OR_RETURN(term_, RaiseCounter(database_, "term"));
     Statement identity(database_, "SELECT id FROM cluster");
     ASSIGN_OR_RETURN(const bool found, identity.Step());
-    if (!found) {
-      return WithReason(absl::DataLossError("store: the cluster's id is missing"), "STORE_CORRUPT");
-    }
+    if (!found) return Corrupt("the cluster's id", "is missing");
     cluster_ = identity.Bytes(0);
     return absl::OkStatus();
   });
@@ -413,11 +335,11 @@ absl::Status SqliteStore::Settle() {
 
 absl::Status SqliteStore::InTransaction(const std::function<absl::Status()>& body) {
   const absl::Duration start = SteadyNow();
-  RETURN_IF_ERROR(Execute(database_, "BEGIN IMMEDIATE"));
+  RETURN_IF_ERROR(ExecuteAll(database_, "BEGIN IMMEDIATE"));
   absl::Status status = body();
-  if (status.ok()) status = Execute(database_, "COMMIT");
+  if (status.ok()) status = ExecuteAll(database_, "COMMIT");
   if (!status.ok() && sqlite3_get_autocommit(database_) == 0) {
-    Execute(database_, "ROLLBACK").IgnoreError();
+    ExecuteAll(database_, "ROLLBACK").IgnoreError();
   }
   if (observe_commit_) observe_commit_(SteadyNow() - start);
   return status;
@@ -425,103 +347,56 @@ absl::Status SqliteStore::InTransaction(const std::function<absl::Status()>& bod
 
 absl::StatusOr<v1::Job> SqliteStore::AddJob(Submission submission) {
   absl::MutexLock lock(&mu_);
-  v1::Job& record = submission.record;
   RETURN_IF_ERROR(InTransaction([&]() -> absl::Status {
     ASSIGN_OR_RETURN(const int64_t number, RaiseCounter(database_, "jobs"));
-    record.set_number(number);
-    record.set_name(JobName(absl::StrCat(record.spec().name(), "-", number)));
-    record.set_revision(1);
-    v1::JobEvent event;
-    event.set_revision(1);
-    *event.mutable_time() = record.create_time();
-    event.set_state(record.state());
-    event.set_reason(record.reason());
-    event.set_message(record.message());
-    RETURN_IF_ERROR(Statement(database_, "INSERT INTO jobs VALUES (?, ?, ?, ?, ?)")
-                        .Bind(number)
-                        .BindBlob(record.SerializeAsString())
-                        .BindText(submission.origin.restore)
-                        .Bind(submission.origin.first_step)
-                        .BindBlob(submission.origin.graph.SerializeAsString())
-                        .Run());
-    RETURN_IF_ERROR(InsertEvent(database_, number, event));
-    if (submission.request_id.empty()) return absl::OkStatus();
-    return Statement(database_, "INSERT INTO requests VALUES (?, ?, ?)")
-        .BindText(submission.request_id)
-        .BindBlob(submission.fingerprint)
-        .Bind(number)
-        .Run();
+    return InsertJob(database_, NewJob(number, submission));
   }));
-  return std::move(record);
+  return std::move(submission.record);
 }
 
 absl::StatusOr<std::optional<Store::Request>> SqliteStore::FindRequest(
     const std::string& request_id) const {
   absl::MutexLock lock(&mu_);
   Statement find(database_,
-                 "SELECT fingerprint, record FROM requests JOIN jobs ON job = number WHERE id = ?");
-  ASSIGN_OR_RETURN(const bool found, find.BindText(request_id).Step());
+                 "SELECT fingerprint, record FROM requests JOIN jobs ON job = number WHERE id = ?",
+                 request_id);
+  ASSIGN_OR_RETURN(const bool found, find.Step());
   if (!found) return std::nullopt;
-  v1::Job record;
-  RETURN_IF_ERROR(find.Parse(1, record));
+  ASSIGN_OR_RETURN(const auto record,
+                   Parsed<v1::Job>(absl::StrCat("the job of request ", request_id), find.Bytes(1)));
   return Request{find.Bytes(0), JobIdOf(record.name())};
-}
-
-absl::Status SqliteStore::TakeSeat(const Seat& seat) {
-  RETURN_IF_ERROR(Statement(database_, "INSERT OR REPLACE INTO seats VALUES (?, ?)")
-                      .BindText(seat.member)
-                      .Bind(seat.ordinal)
-                      .Run());
-  return Statement(database_,
-                   "DELETE FROM seats WHERE ordinal <= "
-                   "(SELECT ordinal FROM seats ORDER BY ordinal DESC LIMIT 1 OFFSET ?)")
-      .Bind(limits::kMembersRememberedMax)
-      .Run();
 }
 
 absl::Status SqliteStore::Commit(const Change& change) {
   absl::MutexLock lock(&mu_);
-  return InTransaction([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
-    if (change.seat != nullptr) RETURN_IF_ERROR(TakeSeat(*change.seat));
+  return InTransaction([&]() -> absl::Status {
+    if (change.seat != nullptr) RETURN_IF_ERROR(TakeSeat(database_, *change.seat));
     if (change.record == nullptr) return absl::OkStatus();
     const v1::Job& record = *change.record;
-    RETURN_IF_ERROR(Statement(database_, "UPDATE jobs SET record = ? WHERE number = ?")
-                        .BindBlob(record.SerializeAsString())
-                        .Bind(record.number())
-                        .Run());
+    const uint64_t job = record.number();
+    RETURN_IF_ERROR(Execute(database_, "UPDATE jobs SET record = ? WHERE number = ?", record, job));
     CHECK_EQ(sqlite3_changes(database_), 1) << record.name() << " is not in the store";
     for (const v1::JobEvent& event : change.events) {
-      RETURN_IF_ERROR(InsertEvent(database_, record.number(), event));
+      RETURN_IF_ERROR(InsertEvent(database_, job, event));
     }
     if (!change.events.empty()) {
-      RETURN_IF_ERROR(Statement(database_, "DELETE FROM events WHERE job = ? AND revision <= ?")
-                          .Bind(record.number())
-                          .Bind(static_cast<int64_t>(record.revision()) - limits::kJobEventsKeptMax)
-                          .Run());
+      RETURN_IF_ERROR(Execute(database_, "DELETE FROM events WHERE job = ? AND revision <= ?", job,
+                              static_cast<int64_t>(record.revision()) - limits::kJobEventsKeptMax));
     }
     if (change.plan != nullptr || record.has_end_time()) {
-      RETURN_IF_ERROR(
-          Statement(database_, "DELETE FROM plans WHERE job = ?").Bind(record.number()).Run());
+      RETURN_IF_ERROR(Execute(database_, "DELETE FROM plans WHERE job = ?", job));
     }
     if (change.plan != nullptr && !record.has_end_time()) {
-      RETURN_IF_ERROR(Statement(database_, "INSERT INTO plans VALUES (?, ?, ?)")
-                          .Bind(record.number())
-                          .Bind(change.plan->generation())
-                          .BindBlob(change.plan->SerializeAsString())
-                          .Run());
+      RETURN_IF_ERROR(Execute(database_, "INSERT INTO plans VALUES (?, ?, ?)", job,
+                              change.plan->generation(), *change.plan));
     }
     if (change.checkpoint != nullptr) {
-      RETURN_IF_ERROR(Statement(database_, "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)")
-                          .Bind(record.number())
-                          .Bind(change.checkpoint->step())
-                          .BindBlob(change.checkpoint->SerializeAsString())
-                          .Run());
+      RETURN_IF_ERROR(Execute(database_, "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", job,
+                              change.checkpoint->step(), *change.checkpoint));
     }
     for (int64_t step : change.checkpoints_removed) {
-      RETURN_IF_ERROR(Statement(database_, "DELETE FROM checkpoints WHERE job = ? AND step = ?")
-                          .Bind(record.number())
-                          .Bind(step)
-                          .Run());
+      RETURN_IF_ERROR(
+          Execute(database_, "DELETE FROM checkpoints WHERE job = ? AND step = ?", job, step));
     }
     return absl::OkStatus();
   });
@@ -529,53 +404,30 @@ absl::Status SqliteStore::Commit(const Change& change) {
 
 absl::StatusOr<bool> SqliteStore::PassOverNumbers(uint64_t last) {
   absl::MutexLock lock(&mu_);
-  Statement look(database_, "SELECT 1 FROM counters WHERE name = 'jobs' AND value < ?");
-  ASSIGN_OR_RETURN(const bool lower, look.Bind(last).Step());
-  if (!lower) return false;
-  RETURN_IF_ERROR(look.Run());
-  RETURN_IF_ERROR(InTransaction([&] {
-    return Statement(database_, "UPDATE counters SET value = ? WHERE name = 'jobs'")
-        .Bind(last)
-        .Run();
-  }));
+  {
+    Statement look(database_, "SELECT 1 FROM counters WHERE name = 'jobs' AND value < ?", last);
+    ASSIGN_OR_RETURN(const bool lower, look.Step());
+    if (!lower) return false;
+  }
+  RETURN_IF_ERROR(InTransaction([&] { return RaiseCounterTo(database_, "jobs", last); }));
   return true;
 }
 
 absl::Status SqliteStore::DeleteJob(uint64_t number) {
   absl::MutexLock lock(&mu_);
   return InTransaction(
-      [&] { return Statement(database_, "DELETE FROM jobs WHERE number = ?").Bind(number).Run(); });
+      [&] { return Execute(database_, "DELETE FROM jobs WHERE number = ?", number); });
 }
 
 absl::StatusOr<std::vector<StoredJob>> SqliteStore::LoadJobs() const {
   absl::MutexLock lock(&mu_);
   std::vector<StoredJob> jobs;
-  Statement all(database_,
-                "SELECT record, restore, first_step, graph, number FROM jobs ORDER BY number");
+  Statement all(database_, kAllJobs);
   while (true) {
     ASSIGN_OR_RETURN(const bool row, all.Step());
-    if (!row) break;
-    StoredJob& job = jobs.emplace_back();
-    job.damage = all.Parse(0, job.record);
-    if (!job.damage.ok()) job.record.Clear();
-    job.record.set_number(all.Integer(4));
-    job.origin = {.restore = all.Bytes(1), .first_step = all.Integer(2)};
-    job.damage.Update(all.Parse(3, job.origin.graph));
+    if (!row) return jobs;
+    jobs.push_back(ParseJob(JobIn(all)));
   }
-  for (StoredJob& job : jobs) {
-    if (job.record.has_end_time()) continue;
-    Statement find(database_, "SELECT plan FROM plans WHERE job = ? AND generation = ?");
-    ASSIGN_OR_RETURN(const bool found,
-                     find.Bind(job.record.number()).Bind(job.record.generation()).Step());
-    if (!found) continue;
-    auto plan = std::make_shared<v1::JobPlan>();
-    if (const absl::Status parsed = find.Parse(0, *plan); parsed.ok()) {
-      job.plan = std::move(plan);
-    } else {
-      job.damage.Update(parsed);
-    }
-  }
-  return jobs;
 }
 
 absl::StatusOr<std::vector<Store::Seat>> SqliteStore::Seats() const {
@@ -592,18 +444,14 @@ absl::StatusOr<std::vector<Store::Seat>> SqliteStore::Seats() const {
 absl::Status SqliteStore::PutToken(const Token& token) {
   absl::MutexLock lock(&mu_);
   return InTransaction([&] {
-    return Statement(database_, "INSERT OR REPLACE INTO tokens VALUES (?, ?, ?)")
-        .BindText(token.record.id())
-        .BindBlob(token.record.SerializeAsString())
-        .BindBlob(token.hash)
-        .Run();
+    return Execute(database_, "INSERT OR REPLACE INTO tokens VALUES (?, ?, ?)", token.record.id(),
+                   token.record, Blob{token.hash});
   });
 }
 
 absl::Status SqliteStore::DeleteToken(const std::string& id) {
   absl::MutexLock lock(&mu_);
-  return InTransaction(
-      [&] { return Statement(database_, "DELETE FROM tokens WHERE id = ?").BindText(id).Run(); });
+  return InTransaction([&] { return Execute(database_, "DELETE FROM tokens WHERE id = ?", id); });
 }
 
 absl::StatusOr<std::vector<Store::Token>> SqliteStore::Tokens() const {
@@ -613,13 +461,8 @@ absl::StatusOr<std::vector<Store::Token>> SqliteStore::Tokens() const {
   while (true) {
     ASSIGN_OR_RETURN(const bool row, all.Step());
     if (!row) return tokens;
-    Token& token = tokens.emplace_back();
-    token.hash = all.Bytes(2);
-    if (!token.record.ParseFromString(all.Bytes(1))) {
-      return WithReason(
-          absl::DataLossError(absl::StrCat("store: the token ", all.Bytes(0), " is damaged")),
-          "STORE_CORRUPT");
-    }
+    ASSIGN_OR_RETURN(auto record, Parsed<v1::AccessToken>("token " + all.Bytes(0), all.Bytes(1)));
+    tokens.push_back({.record = std::move(record), .hash = all.Bytes(2)});
   }
 }
 
@@ -630,24 +473,26 @@ absl::StatusOr<std::vector<v1::JobEvent>> SqliteStore::Events(uint64_t number,
   std::vector<v1::JobEvent> events;
   Statement some(
       database_,
-      "SELECT event FROM events WHERE job = ? AND revision > ? ORDER BY revision LIMIT ?");
-  some.Bind(number).Bind(after_revision).Bind(max);
+      "SELECT event FROM events WHERE job = ? AND revision > ? ORDER BY revision LIMIT ?", number,
+      after_revision, max);
   while (true) {
     ASSIGN_OR_RETURN(const bool row, some.Step());
     if (!row) return events;
-    RETURN_IF_ERROR(some.Parse(0, events.emplace_back()));
+    ASSIGN_OR_RETURN(events.emplace_back(),
+                     Parsed<v1::JobEvent>(absl::StrCat("an event of job ", number), some.Bytes(0)));
   }
 }
 
 absl::StatusOr<std::vector<v1::Checkpoint>> SqliteStore::Checkpoints(uint64_t number) const {
   absl::MutexLock lock(&mu_);
   std::vector<v1::Checkpoint> checkpoints;
-  Statement some(database_, "SELECT record FROM checkpoints WHERE job = ? ORDER BY step");
-  some.Bind(number);
+  Statement some(database_, "SELECT record FROM checkpoints WHERE job = ? ORDER BY step", number);
   while (true) {
     ASSIGN_OR_RETURN(const bool row, some.Step());
     if (!row) return checkpoints;
-    RETURN_IF_ERROR(some.Parse(0, checkpoints.emplace_back()));
+    ASSIGN_OR_RETURN(
+        checkpoints.emplace_back(),
+        Parsed<v1::Checkpoint>(absl::StrCat("a checkpoint of job ", number), some.Bytes(0)));
   }
 }
 
@@ -661,49 +506,36 @@ absl::Status SqliteStore::Export(
   CHECK(reader != nullptr) << "out of memory";
   const absl::Cleanup close = [reader] { sqlite3_close(reader); };
   if (opened != SQLITE_OK) return SqlError(reader);
-  RETURN_IF_ERROR(Execute(reader, "PRAGMA busy_timeout = 2000; BEGIN"));
-  v1::BackupRecord header;
-  header.mutable_header()->set_cluster(cluster_);
+  RETURN_IF_ERROR(ExecuteAll(reader, "PRAGMA busy_timeout = 2000; BEGIN"));
+  v1::BackupRecord first;
+  v1::BackupHeader& header = *first.mutable_header();
+  header.set_cluster(cluster_);
   Statement counters(reader, "SELECT name, value FROM counters");
   while (true) {
     ASSIGN_OR_RETURN(const bool row, counters.Step());
     if (!row) break;
-    if (counters.Bytes(0) == "term") header.mutable_header()->set_term(counters.Integer(1));
-    if (counters.Bytes(0) == "jobs") header.mutable_header()->set_jobs(counters.Integer(1));
+    if (counters.Bytes(0) == "term") header.set_term(counters.Integer(1));
+    if (counters.Bytes(0) == "jobs") header.set_jobs(counters.Integer(1));
   }
-  RETURN_IF_ERROR(take(header));
-  Statement jobs(reader,
-                 "SELECT number, jobs.record, restore, first_step, graph, id, fingerprint "
-                 "FROM jobs LEFT JOIN requests ON job = number ORDER BY number");
+  RETURN_IF_ERROR(take(first));
+  Statement jobs(reader, kAllJobs);
   while (true) {
     ASSIGN_OR_RETURN(const bool row, jobs.Step());
     if (!row) break;
     v1::BackupRecord record;
     v1::BackupJob& job = *record.mutable_job();
-    job.set_number(jobs.Integer(0));
-    job.set_record(jobs.Bytes(1));
-    job.mutable_origin()->set_restore(jobs.Bytes(2));
-    job.mutable_origin()->set_first_step(jobs.Integer(3));
-    job.set_graph(jobs.Bytes(4));
-    job.mutable_origin()->set_request_id(jobs.Bytes(5));
-    job.set_fingerprint(jobs.Bytes(6));
-    const auto add_all = [&](const char* sql,
-                             const std::function<void(std::string)>& add) -> absl::Status {
-      Statement some(reader, sql);
-      some.Bind(job.number());
+    job = JobIn(jobs);
+    const std::pair<const char*, google::protobuf::RepeatedPtrField<std::string>*> parts[] = {
+        {"SELECT event FROM events WHERE job = ? ORDER BY revision", job.mutable_events()},
+        {"SELECT record FROM checkpoints WHERE job = ? ORDER BY step", job.mutable_checkpoints()}};
+    for (const auto& [sql, values] : parts) {
+      Statement some(reader, sql, job.number());
       while (true) {
         ASSIGN_OR_RETURN(const bool found, some.Step());
-        if (!found) return absl::OkStatus();
-        add(some.Bytes(0));
+        if (!found) break;
+        values->Add(some.Bytes(0));
       }
-    };
-    RETURN_IF_ERROR(add_all("SELECT plan FROM plans WHERE job = ?",
-                            [&](std::string plan) { job.set_plan(std::move(plan)); }));
-    RETURN_IF_ERROR(add_all("SELECT event FROM events WHERE job = ? ORDER BY revision",
-                            [&](std::string event) { job.add_events(std::move(event)); }));
-    RETURN_IF_ERROR(
-        add_all("SELECT record FROM checkpoints WHERE job = ? ORDER BY step",
-                [&](std::string checkpoint) { job.add_checkpoints(std::move(checkpoint)); }));
+    }
     RETURN_IF_ERROR(take(record));
   }
   Statement tokens(reader, "SELECT record, hash FROM tokens ORDER BY id");
@@ -717,84 +549,28 @@ absl::Status SqliteStore::Export(
   }
 }
 
-absl::Status SqliteStore::ImportJob(const v1::BackupJob& job) {
-  RETURN_IF_ERROR(Statement(database_, "INSERT INTO jobs VALUES (?, ?, ?, ?, ?)")
-                      .Bind(job.number())
-                      .BindBlob(job.record())
-                      .BindText(job.origin().restore())
-                      .Bind(job.origin().first_step())
-                      .BindBlob(job.graph())
-                      .Run());
-  for (const auto& event : RowsThatParse<v1::JobEvent>(job.number(), job.events())) {
-    RETURN_IF_ERROR(InsertEvent(database_, job.number(), event));
-  }
-  if (!job.plan().empty()) {
-    // A damaged plan is stored where LoadJobs() looks for it, so that the job stays damaged.
-    int64_t generation = 0;
-    if (v1::JobPlan plan; plan.ParseFromString(job.plan())) {
-      generation = plan.generation();
-    } else if (v1::Job record; record.ParseFromString(job.record())) {
-      generation = record.generation();
-    }
-    RETURN_IF_ERROR(Statement(database_, "INSERT INTO plans VALUES (?, ?, ?)")
-                        .Bind(job.number())
-                        .Bind(generation)
-                        .BindBlob(job.plan())
-                        .Run());
-  }
-  for (const auto& checkpoint : RowsThatParse<v1::Checkpoint>(job.number(), job.checkpoints())) {
-    RETURN_IF_ERROR(Statement(database_, "INSERT INTO checkpoints VALUES (?, ?, ?)")
-                        .Bind(job.number())
-                        .Bind(checkpoint.step())
-                        .BindBlob(checkpoint.SerializeAsString())
-                        .Run());
-  }
-  if (job.origin().request_id().empty()) return absl::OkStatus();
-  return Statement(database_, "INSERT INTO requests VALUES (?, ?, ?)")
-      .BindText(job.origin().request_id())
-      .BindBlob(job.fingerprint())
-      .Bind(job.number())
-      .Run();
-}
-
 absl::Status SqliteStore::Import(
     const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next) {
   absl::MutexLock lock(&mu_);
-  return InTransaction([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
-    Statement used(database_, "SELECT (SELECT count(*) FROM jobs) + (SELECT count(*) FROM tokens)");
-    RETURN_IF_ERROR(used.Run());
-    if (used.Integer(0) > 0) return StoreNotEmpty();
-    RETURN_IF_ERROR(
-        Statement(database_, "UPDATE cluster SET id = ?").BindText(NewClusterId()).Run());
-    while (true) {
-      ASSIGN_OR_RETURN(const std::optional<v1::BackupRecord> record, next());
-      if (!record) return absl::OkStatus();
-      if (record->has_header()) {
-        const v1::BackupHeader& header = record->header();
-        const std::pair<const char*, uint64_t> least[] = {
-            {"term", std::max(term_, header.term()) + kTermsPassedOver}, {"jobs", header.jobs()}};
-        for (const auto& [name, value] : least) {
-          RETURN_IF_ERROR(
-              Statement(database_, "UPDATE counters SET value = max(value, ?) WHERE name = ?")
-                  .Bind(value)
-                  .BindText(name)
-                  .Run());
-        }
-      } else if (record->has_job()) {
-        RETURN_IF_ERROR(ImportJob(record->job()));
-      } else if (record->has_token()) {
-        v1::AccessToken token;
-        if (!token.ParseFromString(record->token().record())) {
-          LOG(ERROR) << TokenLeftOut(token);
-          continue;
-        }
-        RETURN_IF_ERROR(Statement(database_, "INSERT INTO tokens VALUES (?, ?, ?)")
-                            .BindText(token.id())
-                            .BindBlob(record->token().record())
-                            .BindBlob(record->token().hash())
-                            .Run());
-      }
+  return InTransaction([&]() -> absl::Status {
+    {
+      Statement used(database_, "SELECT 1 FROM jobs UNION ALL SELECT 1 FROM tokens");
+      ASSIGN_OR_RETURN(const bool found, used.Step());
+      if (found) return StoreNotEmpty();
     }
+    RETURN_IF_ERROR(Execute(database_, "UPDATE cluster SET id = ?", NewClusterId()));
+    return ForEachRecord(
+        next,
+        [&](const v1::BackupHeader& header) -> absl::Status {
+          RETURN_IF_ERROR(
+              RaiseCounterTo(database_, "term", std::max(term_, header.term()) + kTermsPassedOver));
+          return RaiseCounterTo(database_, "jobs", header.jobs());
+        },
+        [&](const v1::BackupJob& job) { return InsertJob(database_, job); },
+        [&](const std::string& id, const v1::StoredToken& token) {
+          return Execute(database_, "INSERT INTO tokens VALUES (?, ?, ?)", id, Blob{token.record()},
+                         Blob{token.hash()});
+        });
   });
 }
 

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -75,8 +74,6 @@ class SqliteStore final : public Store {
   absl::Status Initialize(const std::string& path);
   // Moves the write-ahead log into the database file and syncs it.
   absl::Status Settle() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status TakeSeat(const Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status ImportJob(const v1::BackupJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status InTransaction(const std::function<absl::Status()>& body)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -11,11 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "lib/status/status.h"
 #include "proto/muster/v1/access.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/graph.pb.h"
@@ -145,20 +142,6 @@ class Store {
   static constexpr uint64_t kTermsPassedOver = 1000;
 
  protected:
-  static absl::Status StoreNotEmpty() {
-    return WithReason(absl::FailedPreconditionError(
-                          "the store already has jobs or tokens; --force replaces them by those "
-                          "of the backup"),
-                      "STORE_NOT_EMPTY");
-  }
-  // The log line of Import() for a damaged token. `parsed` is the readable part of its record.
-  static std::string TokenLeftOut(const v1::AccessToken& parsed) {
-    return absl::StrCat("backup: left out access token ",
-                        parsed.id().empty() ? "(no id)" : absl::CEscape(parsed.id()),
-                        ": its record does not parse. The token is refused from now on; make a new "
-                        "one: muster token create");
-  }
-
   uint64_t term_ = 0;
   std::string cluster_;
   std::function<void(absl::Duration)> observe_commit_;  // null: nothing observes
