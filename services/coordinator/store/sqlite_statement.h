@@ -5,10 +5,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
+#include "lib/status/status.h"
 
 namespace muster {
 
@@ -53,6 +56,18 @@ class Statement {
   bool prepared_ = false;
   int bound_ = 0;
 };
+
+// Returns a value for each row. Stops at the first error.
+template <typename Value>
+absl::StatusOr<std::vector<Value>> AllRows(
+    Statement&& rows, absl::FunctionRef<absl::StatusOr<Value>(const Statement& row)> value) {
+  std::vector<Value> values;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool found, rows.Step());
+    if (!found) return values;
+    ASSIGN_OR_RETURN(values.emplace_back(), value(rows));
+  }
+}
 
 // Executes one statement.
 template <typename... Values>

@@ -141,6 +141,8 @@ absl::Status RaiseCounterTo(sqlite3* database, const std::string& name, uint64_t
   return Execute(database, "UPDATE counters SET value = max(value, ?) WHERE name = ?", least, name);
 }
 
+constexpr char kCheckpointsOf[] = "SELECT record FROM checkpoints WHERE job = ? ORDER BY step";
+
 // All jobs by number, as JobIn() reads them.
 constexpr char kAllJobs[] =
     "SELECT number, jobs.record, restore, first_step, graph, id, fingerprint,"
@@ -421,24 +423,15 @@ absl::Status SqliteStore::DeleteJob(uint64_t number) {
 
 absl::StatusOr<std::vector<StoredJob>> SqliteStore::LoadJobs() const {
   absl::MutexLock lock(&mu_);
-  std::vector<StoredJob> jobs;
-  Statement all(database_, kAllJobs);
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, all.Step());
-    if (!row) return jobs;
-    jobs.push_back(ParseJob(JobIn(all)));
-  }
+  return AllRows<StoredJob>({database_, kAllJobs},
+                            [](const Statement& row) { return ParseJob(JobIn(row)); });
 }
 
 absl::StatusOr<std::vector<Store::Seat>> SqliteStore::Seats() const {
   absl::MutexLock lock(&mu_);
-  std::vector<Seat> seats;
-  Statement all(database_, "SELECT member, ordinal FROM seats");
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, all.Step());
-    if (!row) return seats;
-    seats.push_back({.member = all.Bytes(0), .ordinal = static_cast<uint64_t>(all.Integer(1))});
-  }
+  return AllRows<Seat>({database_, "SELECT member, ordinal FROM seats"}, [](const Statement& row) {
+    return Seat{.member = row.Bytes(0), .ordinal = static_cast<uint64_t>(row.Integer(1))};
+  });
 }
 
 absl::Status SqliteStore::PutToken(const Token& token) {
@@ -456,44 +449,32 @@ absl::Status SqliteStore::DeleteToken(const std::string& id) {
 
 absl::StatusOr<std::vector<Store::Token>> SqliteStore::Tokens() const {
   absl::MutexLock lock(&mu_);
-  std::vector<Token> tokens;
-  Statement all(database_, "SELECT id, record, hash FROM tokens");
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, all.Step());
-    if (!row) return tokens;
-    ASSIGN_OR_RETURN(auto record, Parsed<v1::AccessToken>("token " + all.Bytes(0), all.Bytes(1)));
-    tokens.push_back({.record = std::move(record), .hash = all.Bytes(2)});
-  }
+  return AllRows<Token>({database_, "SELECT id, record, hash FROM tokens"},
+                        [](const Statement& row) -> absl::StatusOr<Token> {
+                          ASSIGN_OR_RETURN(auto record, Parsed<v1::AccessToken>(
+                                                            "token " + row.Bytes(0), row.Bytes(1)));
+                          return Token{.record = std::move(record), .hash = row.Bytes(2)};
+                        });
 }
 
 absl::StatusOr<std::vector<v1::JobEvent>> SqliteStore::Events(uint64_t number,
                                                               uint64_t after_revision,
                                                               int max) const {
   absl::MutexLock lock(&mu_);
-  std::vector<v1::JobEvent> events;
-  Statement some(
-      database_,
-      "SELECT event FROM events WHERE job = ? AND revision > ? ORDER BY revision LIMIT ?", number,
-      after_revision, max);
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, some.Step());
-    if (!row) return events;
-    ASSIGN_OR_RETURN(events.emplace_back(),
-                     Parsed<v1::JobEvent>(absl::StrCat("an event of job ", number), some.Bytes(0)));
-  }
+  return AllRows<v1::JobEvent>(
+      {database_,
+       "SELECT event FROM events WHERE job = ? AND revision > ? ORDER BY revision LIMIT ?", number,
+       after_revision, max},
+      [&](const Statement& row) {
+        return Parsed<v1::JobEvent>(absl::StrCat("an event of job ", number), row.Bytes(0));
+      });
 }
 
 absl::StatusOr<std::vector<v1::Checkpoint>> SqliteStore::Checkpoints(uint64_t number) const {
   absl::MutexLock lock(&mu_);
-  std::vector<v1::Checkpoint> checkpoints;
-  Statement some(database_, "SELECT record FROM checkpoints WHERE job = ? ORDER BY step", number);
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, some.Step());
-    if (!row) return checkpoints;
-    ASSIGN_OR_RETURN(
-        checkpoints.emplace_back(),
-        Parsed<v1::Checkpoint>(absl::StrCat("a checkpoint of job ", number), some.Bytes(0)));
-  }
+  return AllRows<v1::Checkpoint>({database_, kCheckpointsOf, number}, [&](const Statement& row) {
+    return Parsed<v1::Checkpoint>(absl::StrCat("a checkpoint of job ", number), row.Bytes(0));
+  });
 }
 
 // Reads over a second connection. Its one transaction sees one state of the file while other
@@ -510,13 +491,12 @@ absl::Status SqliteStore::Export(
   v1::BackupRecord first;
   v1::BackupHeader& header = *first.mutable_header();
   header.set_cluster(cluster_);
-  Statement counters(reader, "SELECT name, value FROM counters");
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, counters.Step());
-    if (!row) break;
-    if (counters.Bytes(0) == "term") header.set_term(counters.Integer(1));
-    if (counters.Bytes(0) == "jobs") header.set_jobs(counters.Integer(1));
-  }
+  Statement counters(reader,
+                     "SELECT (SELECT value FROM counters WHERE name = 'term'),"
+                     " (SELECT value FROM counters WHERE name = 'jobs')");
+  RETURN_IF_ERROR(counters.Run());
+  header.set_term(counters.Integer(0));
+  header.set_jobs(counters.Integer(1));
   RETURN_IF_ERROR(take(first));
   Statement jobs(reader, kAllJobs);
   while (true) {
@@ -527,14 +507,12 @@ absl::Status SqliteStore::Export(
     job = JobIn(jobs);
     const std::pair<const char*, google::protobuf::RepeatedPtrField<std::string>*> parts[] = {
         {"SELECT event FROM events WHERE job = ? ORDER BY revision", job.mutable_events()},
-        {"SELECT record FROM checkpoints WHERE job = ? ORDER BY step", job.mutable_checkpoints()}};
+        {kCheckpointsOf, job.mutable_checkpoints()}};
     for (const auto& [sql, values] : parts) {
-      Statement some(reader, sql, job.number());
-      while (true) {
-        ASSIGN_OR_RETURN(const bool found, some.Step());
-        if (!found) break;
-        values->Add(some.Bytes(0));
-      }
+      ASSIGN_OR_RETURN(const auto rows,
+                       AllRows<std::string>({reader, sql, job.number()},
+                                            [](const Statement& row) { return row.Bytes(0); }));
+      values->Assign(rows.begin(), rows.end());
     }
     RETURN_IF_ERROR(take(record));
   }
