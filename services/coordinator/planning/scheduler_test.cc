@@ -698,19 +698,6 @@ TEST_F(SchedulerTest, StopsReadingACheckpointThatNoJobNeeds) {
   }
 }
 
-TEST_F(RecoveringSchedulerTest, ReservesAnArrivingWorkerForAHaltedJob) {
-  const uint64_t other = AddJob();
-  Attach("w-7");
-  Pass();
-  EXPECT_EQ(View(other).state(), v1::QUEUED);
-  Attach("w-8");
-  Pass();
-  EXPECT_THAT(View(other).workers(), ElementsAre("w-8")) << "the first job needs only one";
-  Say("p-0", v1::MEMBER_HALTED, 3);
-  Pass();
-  EXPECT_THAT(View(job_).workers(), ElementsAre("w-7"));
-}
-
 TEST_F(RecoveringSchedulerTest, ShardsInPlaceNeedNoCheckpoint) {
   GiveCheckpoints(job_, {2});
   WriteWhole(CheckpointPath(CheckpointsOf(job_), 2) + "/manifest.json", "{}");
@@ -1319,26 +1306,6 @@ TEST_F(SchedulerStopTest, WithoutWorkersItIsSavedFromItsHaltedShards) {
   EXPECT_EQ(View(job_).message(), "suspended at step 3");
 }
 
-TEST_F(SteppingSchedulerTest, AJobThatCanContinueNowGoesBeforeOneThatCannotYet) {
-  const uint64_t first = AddJob(), second = AddJob();
-  for (const char* name : {"w-0", "w-1", "p-0"}) attached_.push_back(Attach(name));
-  Pass();
-  for (const uint64_t job : {first, second}) {
-    job_ = job;
-    const std::string worker = View(job).workers(0);
-    for (const std::string& name : {worker, std::string("p-0")}) {
-      Report(name, v1::MEMBER_PREPARED, 0);
-    }
-    fleet_->Detach(*attached_[worker == "w-0" ? 0 : 1], Fleet::Departure::kOrderly);
-    Change([&](Job& job) { job.MemberLost(worker, "crashed", now_); });
-  }
-  Report("p-0", v1::MEMBER_HALTED, 3);  // of the second job
-  attached_.push_back(Attach("w-2"));
-  Pass();
-  EXPECT_THAT(View(second).workers(), ElementsAre("w-2"));
-  EXPECT_EQ(View(first).state(), v1::RECOVERING);
-}
-
 // Several jobs of two workers have lost one worker each. None can continue, and no worker attaches.
 // Another job runs on the only other worker.
 class EntangledSchedulerTest : public SteppingSchedulerTest {
@@ -1589,20 +1556,6 @@ TEST_F(ShortSchedulerTest, FreedMembersAreReservedForARecoveringJob) {
   EXPECT_EQ(View(queue[1]).state(), v1::PREPARING) << "the reservation is over";
 }
 
-TEST_F(ShortSchedulerTest, AWorkerThatArrivesEarlyIsReservedToo) {
-  attached_.push_back(Attach("w-4"));
-  const uint64_t beside = AddJob();
-  Pass();
-  ASSERT_EQ(View(beside).state(), v1::PREPARING);
-  const uint64_t queued = AddJob();
-  attached_.push_back(Attach("w-5"));
-  Pass();
-  EXPECT_EQ(View(queued).state(), v1::QUEUED);
-  attached_.push_back(Attach("w-6"));
-  Pass();
-  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
-}
-
 TEST_F(ShortSchedulerTest, StartTimeoutNamesTheJobOfTheReservation) {
   attached_.push_back(Attach("w-4"));
   AddJob();
@@ -1634,33 +1587,6 @@ TEST_F(ShortSchedulerTest, NothingIsReservedForAJobThatLacksHangingWorkers) {
   now_ += absl::Minutes(1);
   Pass();
   EXPECT_EQ(View(queued).state(), v1::PREPARING);
-}
-
-TEST_F(ShortSchedulerTest, NothingIsReservedForAJobThatTheFleetIsTooSmallFor) {
-  Wait();
-  const uint64_t waiting = AddJob();
-  attached_.push_back(Attach("w-4"));
-  Pass();
-  EXPECT_EQ(View(waiting).state(), v1::PREPARING);
-}
-
-TEST_F(ShortSchedulerTest, NoWorkerJoinsARunningJobWhileARecoveringJobWaits) {
-  const auto worker = Attach("w-4");
-  const uint64_t elastic = AddElasticJob();
-  now_ += absl::Seconds(10);
-  Pass();
-  ASSERT_EQ(View(elastic).workers_size(), 1);
-  for (const char* member : {"w-4", "p-0"}) Tell(elastic, member, v1::MEMBER_PREPARED);
-  Settle();
-  ASSERT_EQ(View(elastic).state(), v1::RUNNING);
-  now_ += Job::kJoinAfter;
-  const auto newcomer = Attach("w-5");
-  Pass();
-  EXPECT_TRUE(newcomer->TakeDirectives().empty());
-
-  attached_.push_back(Attach("w-6"));
-  Pass();
-  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
 }
 
 class ReplicatedSchedulerStopTest : public SchedulerStopTest {

@@ -2,6 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "gtest/gtest.h"
 
 namespace muster::placement_test {
@@ -68,19 +74,35 @@ TEST(PlacementTest, AnExcludedWorkerIsTriedByOneJob) {
   EXPECT_THAT(NumbersOf(Place(state).resumes), ElementsAre(1));
 }
 
-TEST(PlacementTest, MembersAreReservedForAHaltedJobThatCannotContinueYet) {
-  ClusterState state = Cluster({"w-1"}, {"p-0"});
-  state.free.workers_attached = 3;
-  state.queued = {Queued(1)};
-  state.halted = {Halted(2, {"", "w-0", ""})};
+// Job 2 keeps w-0 and needs two more workers. One is free.
+TEST(PlacementTest, AFreeWorkerIsReservedForAJobThatLacksTwo) {
+  const std::optional<absl::Time> kReadySince[] = {std::nullopt, kNow, kLongAgo};
+  for (const std::optional<absl::Time>& ready_since : kReadySince) {
+    ClusterState state = Cluster({"w-1"}, {"p-0"});
+    state.free.workers_attached = 3;
+    state.queued = {Queued(1)};
+    state.halted = {Halted(2, {"", "w-0", ""})};
+    state.halted[0].ready_since = ready_since;
+    PlacementDecisions decisions = Place(state);
+    EXPECT_EQ(decisions.reserved_for, 2);
+    EXPECT_THAT(decisions.starts, IsEmpty());
+    ASSERT_THAT(decisions.waits, SizeIs(1));
+    EXPECT_EQ(decisions.waits[0].cause, WaitCause::kItsTurn);
+    EXPECT_EQ(decisions.waits[0].reserved_for, 2);
+    EXPECT_THAT(decisions.notices, SizeIs(ready_since == kLongAgo ? 1 : 0));
+
+    state.free.workers_attached = 2;
+    decisions = Place(state);
+    EXPECT_EQ(decisions.reserved_for, 0) << "the fleet is too small for it";
+    EXPECT_THAT(decisions.starts, SizeIs(1));
+  }
+}
+
+TEST(PlacementTest, AJobThatCanContinueNowGoesBeforeOneThatCannotYet) {
+  ClusterState state = Cluster({"w-0"}, {"p-0"});
+  state.halted = {Halted(1, {""}), Halted(2, {""})};
   state.halted[0].ready_since = std::nullopt;
-  const PlacementDecisions decisions = Place(state);
-  EXPECT_EQ(decisions.reserved_for, 2);
-  EXPECT_THAT(decisions.starts, IsEmpty());
-  ASSERT_THAT(decisions.waits, SizeIs(1));
-  EXPECT_EQ(decisions.waits[0].cause, WaitCause::kItsTurn);
-  EXPECT_EQ(decisions.waits[0].reserved_for, 2);
-  EXPECT_THAT(decisions.notices, IsEmpty());
+  EXPECT_THAT(NumbersOf(Place(state).resumes), ElementsAre(2));
 }
 
 TEST(PlacementTest, AJobSettlesForFewerWorkersAfterAMoment) {
@@ -244,6 +266,10 @@ TEST(PlacementTest, FreeWorkersWarmUpAndThenJoin) {
 
   state.queued = {Queued(2, /*workers_min=*/3)};
   EXPECT_THAT(Place(state).joins, IsEmpty()) << "a job waits for workers";
+  state.queued.clear();
+  state.halted = {Halted(3, {"w-3", "", "", ""})};
+  state.free.workers_attached = 4;
+  EXPECT_THAT(Place(state).joins, IsEmpty()) << "a recovering job waits for workers";
 }
 
 // Job 1 runs on p-0 without its replica.
