@@ -251,8 +251,8 @@ class Bench {
   // Many clients submit jobs while the coordinator ticks. No job starts, although workers are free.
   // Prints how many jobs are accepted per second while the queue grows to each of these lengths.
   void MeasureSubmissions() {
-    for (int i = 0; i < kWorkersOfJob; ++i) Add(v1::WORKER, absl::StrCat("w-", i));
-    for (int i = 0; i < 2; ++i) Add(v1::PS, absl::StrCat("p-", i));
+    for (int i = 0; i < kWorkersOfJob; ++i) Add(absl::StrCat("w-", i));
+    for (int i = 0; i < 2; ++i) Add(absl::StrCat("p-", i));
     AttachAll();
     ticker_.Start(
         Coordinator::kTickInterval, [this] { coordinator_->Tick(); },
