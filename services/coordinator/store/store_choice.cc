@@ -20,7 +20,6 @@
 #include "absl/strings/strip.h"
 #include "lib/checkpoint/folder.h"
 #include "lib/status/status.h"
-#include "services/coordinator/store/etcd_greeting.h"
 #include "services/coordinator/store/etcd_store.h"
 #include "services/coordinator/store/jobs_folder.h"
 #include "services/coordinator/store/sqlite_store.h"
@@ -47,7 +46,6 @@ constexpr char kEtcdScheme[] = "etcd://";
 constexpr char kSqliteScheme[] = "sqlite:";
 constexpr absl::Duration kLeaseMin = absl::Seconds(2);
 constexpr absl::Duration kLeaseMax = absl::Seconds(60);
-constexpr absl::Duration kGreetingMax = absl::Seconds(1);  // for each server that did not answer
 
 // Returns true if the caller should wait: another coordinator leads, or etcd does not answer.
 bool Passes(const absl::Status& status) {
@@ -55,28 +53,19 @@ bool Passes(const absl::Status& status) {
   return reason == "STORE_LOCKED" || reason == "STORE_UNREACHABLE";
 }
 
-// Explains why etcd rejected a client with --store_tls=`tls` and what to try. "" if it did not, or
-// if the cause is unknown.
-std::string WhyTurnedAway(const EtcdGreeting& greeting, const std::string& tls) {
-  if (!greeting.speaks_tls) return "";
-  const bool objects = !greeting.objection.empty();
-  if (tls.empty()) {
-    return absl::StrCat("speaks TLS", objects ? " and asks for a client certificate" : "",
-                        ", and --store_tls is not given: --store_tls=DIR, with the ca.crt of "
-                        "etcd's authority",
-                        objects ? " and a tls.crt and tls.key that it has signed" : "");
-  }
-  if (!objects) return "";
-  if (!greeting.has_certificate) {
-    return absl::StrCat("asks for a client certificate and got none (", greeting.objection,
-                        "): put a tls.crt and tls.key that etcd's authority has signed beside the "
-                        "ca.crt in --store_tls=",
-                        tls);
-  }
-  return absl::StrCat("did not accept our client certificate (", greeting.objection,
-                      "): the tls.crt in --store_tls=", tls,
-                      " must be signed by the authority that etcd asks for (--trusted-ca-file), be "
-                      "for clients, and be in force");
+// Adds what to try if etcd rejects our TLS connection, because gRPC only reports that it is closed.
+absl::Status WithTlsHint(const absl::Status& refused) {
+  if (ReasonOf(refused) != "STORE_UNREACHABLE") return refused;
+  const std::string tls = absl::GetFlag(FLAGS_store_tls);
+  const std::string hint =
+      tls.empty()
+          ? "If etcd speaks TLS, give --store_tls=DIR with the ca.crt of its authority, and with a "
+            "tls.crt and tls.key if it asks for client certificates"
+          : absl::StrCat("If etcd rejects our certificate: the tls.crt in --store_tls=", tls,
+                         " must be signed by the authority that etcd asks for (--trusted-ca-file), "
+                         "be for clients, and be in force");
+  return WithReason(absl::UnavailableError(absl::StrCat(refused.message(), ". ", hint)),
+                    "STORE_UNREACHABLE");
 }
 
 // If this process is root, gives the files to the owner of the folder: the coordinator runs as that
@@ -161,21 +150,6 @@ absl::StatusOr<EtcdStore::Options> StoreChoice::EtcdOptions() const {
                             .adopt_folder = absl::GetFlag(FLAGS_adopt_state_dir)};
 }
 
-// Returns why etcd rejects our TLS connection, because gRPC only reports a closed connection.
-// Returns `refused` if it has another reason or none is found. Probes all servers, because a server
-// that was skipped may give the reason.
-absl::Status StoreChoice::Explained(const absl::Status& refused) const {
-  if (ReasonOf(refused) != "STORE_UNREACHABLE") return refused;
-  const std::string tls = absl::GetFlag(FLAGS_store_tls);
-  for (const std::string& server : location_.servers) {
-    const std::string why = WhyTurnedAway(GreetEtcd(server, tls, kGreetingMax), tls);
-    if (why.empty()) continue;
-    return WithReason(absl::UnavailableError(absl::StrCat("etcd at ", server, " ", why)),
-                      "STORE_UNREACHABLE");
-  }
-  return refused;
-}
-
 absl::Status StoreChoice::Restore(bool give_up,
                                   const std::function<absl::Status(Store&)>& fill) const {
   const absl::Cleanup give = [this] {
@@ -202,7 +176,7 @@ absl::Status StoreChoice::Fill(bool give_up,
     options.address = "(a restore of a backup)";
     options.give_up = give_up;
     const auto store = EtcdStore::Open(std::move(options));
-    return store.ok() ? fill(**store) : Explained(store.status());
+    return store.ok() ? fill(**store) : WithTlsHint(store.status());
   }
   std::error_code error;
   if (give_up || !std::filesystem::exists(location_.file, error)) {
@@ -250,7 +224,7 @@ absl::StatusOr<std::unique_ptr<Store>> StoreChoice::AwaitTurn(const Turn& turn) 
   while (true) {
     auto store = EtcdStore::Open(options);
     if (!Passes(store.status())) return store;
-    const absl::Status waits_for = Explained(store.status());
+    const absl::Status waits_for = WithTlsHint(store.status());
     const std::string why(waits_for.message());
     if (std::exchange(told, why) != why) turn.waiting(waits_for);
     if (!turn.wait(kCampaignInterval)) return absl::CancelledError("told to stop");

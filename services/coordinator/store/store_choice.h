@@ -71,7 +71,6 @@ class StoreChoice {
   absl::StatusOr<EtcdStore::Options> EtcdOptions() const;
   absl::StatusOr<std::unique_ptr<Store>> AwaitTurn(const Turn& turn) const;
   absl::Status Fill(bool give_up, const std::function<absl::Status(Store&)>& fill) const;
-  absl::Status Explained(const absl::Status& refused) const;
   StoreChoice(std::string state_dir, StoreLocation location, std::unique_ptr<EtcdClient> client)
       : state_dir_(std::move(state_dir)),
         location_(std::move(location)),
