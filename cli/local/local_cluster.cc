@@ -460,8 +460,8 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Open(const std::stri
 }
 
 bool IsLocalCluster(const v1::ServerInfo& info) {
-  const fs::path state = info.state_dir();
-  if (state.filename() != "state") return false;
+  const fs::path state = info.state_dir();  // LocalCluster gives its coordinator an absolute path
+  if (!state.is_absolute() || state.filename() != "state") return false;
   const auto cluster = LocalCluster::Open(state.parent_path().string());
   return cluster.ok() && (*cluster)->running("coordinator");
 }

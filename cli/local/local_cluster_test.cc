@@ -103,6 +103,13 @@ TEST_F(LocalClusterTest, AFailedWriteKeepsThePreviousRecordAndStopsTheMember) {
   (*cluster)->Shutdown();
 }
 
+TEST_F(LocalClusterTest, ACoordinatorWithARelativeStateFolderIsNotLocal) {
+  v1::ServerInfo info;
+  info.set_state_dir("state");
+
+  EXPECT_FALSE(IsLocalCluster(info));
+}
+
 TEST_F(LocalClusterTest, ACoordinatorThatIsKilledWhileItStartsWaitsForTheNextHeal) {
   // The second start is killed before it opens its port. The third one ends by itself.
   MakeBinary("coordinator", R"(
