@@ -45,7 +45,7 @@ v1::JobSpec Parse(const std::string& yaml) { return CheckOk(ParseJobFile(yaml, "
 }  // namespace
 
 TrainingCluster::TrainingCluster(cli::LocalCluster::Options options)
-    : dir_(FreshFolder("cluster")) {
+    : dir_(options.dir.empty() ? FreshFolder("cluster") : options.dir) {
   options.dir = dir_;
   cluster_ = CheckOk(cli::LocalCluster::Start(options));
   auto channel = DialCoordinator(cluster_->target());

@@ -29,7 +29,7 @@ struct StepMetrics {
 // the test and abort it.
 class TrainingCluster {
  public:
-  // Starts the cluster in a new folder of the test; `options.dir` is ignored.
+  // Starts the cluster in `options.dir`, by default a new folder of the test.
   explicit TrainingCluster(cli::LocalCluster::Options options);
 
   cli::LocalCluster& members() { return *cluster_; }
