@@ -70,10 +70,6 @@ MemoryFit FitOf(const WaitingJob& job, absl::Span<const FreeMembers::Ps> ps) {
   return CountLargeEnough(ps, bytes) >= job.ps ? MemoryFit::kWaits : MemoryFit::kTooLittle;
 }
 
-std::vector<Placement> Schedule(absl::Span<const WaitingJob> waiting, FreeMembers free) {
-  return Decide(waiting, std::move(free)).placements;
-}
-
 Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
   std::vector<const WaitingJob*> order;
   order.reserve(waiting.size());

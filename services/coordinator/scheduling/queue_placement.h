@@ -90,6 +90,12 @@ bool NaturalLess(const std::string& a, const std::string& b);
 // Orders ps by the number of their jobs, then by name.
 bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b);
 
+// The jobs that start now, and why each other job waits.
+struct Decision {
+  std::vector<Placement> placements;
+  std::vector<Wait> waits;  // in the order of the queue
+};
+
 // Chooses the jobs that start now, and their members. Gang scheduling: a job gets all of its
 // members at once or none. Pure.
 //
@@ -102,13 +108,6 @@ bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b);
 // with the fewest jobs first, then by name, among those with room for the job's shards. If too few
 // ps have room, the job takes fewer workers, because they need less memory. A job with logical
 // workers takes a useful number of workers (worker_numbers.h), or workers_min.
-std::vector<Placement> Schedule(absl::Span<const WaitingJob> waiting, FreeMembers free);
-// The result of Decide().
-struct Decision {
-  std::vector<Placement> placements;
-  std::vector<Wait> waits;  // in the order of the queue
-};
-// Like Schedule(), and also returns why each other job waits.
 Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free);
 
 // Returns how many of these workers are suitable for the job.

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster::scheduler_test {
+namespace muster::queue_placement_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -19,6 +19,10 @@ std::vector<uint64_t> Numbers(const std::vector<Placement>& placements) {
   std::vector<uint64_t> numbers;
   for (const Placement& placement : placements) numbers.push_back(placement.number);
   return numbers;
+}
+
+std::vector<Placement> Schedule(absl::Span<const WaitingJob> waiting, FreeMembers free) {
+  return Decide(waiting, std::move(free)).placements;
 }
 
 TEST(QueuePlacementTest, AJobStartsOnlyWithAllItsMembers) {
@@ -278,4 +282,4 @@ TEST(QueuePlacementTest, EachWaitHasItsCauseAndPosition) {
 }
 
 }  // namespace
-}  // namespace muster::scheduler_test
+}  // namespace muster::queue_placement_test
