@@ -231,7 +231,8 @@ void Coordinator::TickJobs() {
     const bool records = registry_.MetricsTrouble(number).ok();
     if (went_on || !records) entry->job.WentOn(registry_.Now());
     entry->job.Tick(entry->rounds.writing(), registry_.Now());
-    transaction.Commit(*entry);
+    // There may be thousands of queued jobs, and a tick changes none of them.
+    if (went_on || !records || entry->job.active()) transaction.Commit(*entry);
   }
 }
 
