@@ -307,7 +307,7 @@ TEST_F(ServicesTest, AWatchOfAllJobsReportsCreationChangeAndDeletion) {
   EXPECT_TRUE(response.complete());
   ASSERT_EQ(response.jobs_size(), 1);
   EXPECT_EQ(response.jobs(0).waiting().reason(), "STARTING")
-      << "the dispatcher has not handled it yet";
+      << "the scheduler has not handled it yet";
 
   ASSERT_TRUE(Create(LinearSpec()).ok());
   ASSERT_TRUE(watch->Read(&response));

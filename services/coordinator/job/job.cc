@@ -180,7 +180,7 @@ Stage Job::stage() const {
       return record_.suspend_requested() ? Stage::kDraining : Stage::kRunning;
     case v1::RECOVERING:
       if (!members_.AllStopped()) return Stage::kHalting;
-      if (!WaitsForMembers()) return Stage::kHalted;
+      if (!IsWaiting()) return Stage::kHalted;
       return SavesHalted() ? Stage::kSavingHalted : Stage::kWaiting;
     case v1::SUSPENDED:
       return Stage::kSuspended;
@@ -469,7 +469,7 @@ void Job::StopWaiting(const std::string& lacks, absl::Time now) {
 }
 
 void Job::Yield(const std::string& lacks, absl::Time now) {
-  if (!WaitsForMembers()) return;
+  if (!IsWaiting()) return;
   v1::StopCause cause;
   cause.set_reason(kYields);
   cause.set_message(absl::StrCat(
@@ -679,7 +679,7 @@ void Job::ActOn(const FailureDecision& decision, absl::Time now) {
   if (action == Action::kHalt) return Recover(decision, now);
   if (action != Action::kGoOn) return;
   // Another member fails during the recovery.
-  const std::string lost = decision.Lost();
+  const std::string lost = decision.LostMember();
   if (!lost.empty()) {
     if (members_.at(lost).lost) return;
     Lose(decision, now);
@@ -692,7 +692,7 @@ void Job::ActOn(const FailureDecision& decision, absl::Time now) {
 
 void Job::Recover(const FailureDecision& decision, absl::Time now) {
   const v1::RestartSpec& restart = record_.spec().restart();
-  const std::string lost = decision.Lost();
+  const std::string lost = decision.LostMember();
   // The loss of a leaving member does not count against max_restarts. A trained job keeps all
   // members until its last evaluation is made, so a member may end before it was allowed to leave.
   const bool has_left = !lost.empty() && members_.at(lost).leaving;
@@ -877,7 +877,7 @@ void Job::LetLeave(absl::Time now) {
 // Handles leaving ps of a halted job that waits for members. The members may never come, so a
 // leaving ps must not wait for them.
 void Job::LetHaltedLeave(absl::Time now) {
-  const bool waits = WaitsForMembers() && !checkpoints_.asking();
+  const bool waits = IsWaiting() && !checkpoints_.asking();
   const bool all_told = members_.AllStopped() && aggregator_.all_durable();
   if (!waits || !all_told || !recovery_.carries()) return;
   const PsDepartures departures = ShardInventory(*plan_, members_).Departures();
@@ -904,11 +904,11 @@ void Job::SaveHalted(int64_t step, absl::Time now) {
   SendDesiredToAll(now);
 }
 
-bool Job::WaitsForMembers() const { return state() == v1::RECOVERING && Waits(phase_); }
+bool Job::IsWaiting() const { return state() == v1::RECOVERING && Waits(phase_); }
 
 // Returns the version at which the job can be stopped without a recovery, or nullopt.
 std::optional<int64_t> Job::StopsHaltedAt() const {
-  if (!RecoversToStop() || !WaitsForMembers()) return std::nullopt;
+  if (!RecoversToStop() || !IsWaiting()) return std::nullopt;
   if (!recovery_.carries() || !members_.AllStopped()) return std::nullopt;
   const auto in_place = ShardInventory(*plan_, members_).InPlace();
   return in_place ? std::optional(in_place->first_step) : std::nullopt;
@@ -923,7 +923,7 @@ void Job::StopHalted(absl::Time now) {
             now);
   };
   if (!recovery_.carries()) return stop_without_shards("no ps holds it any more");
-  if (!WaitsForMembers() || !members_.AllStopped() || checkpoints_.asking()) return;
+  if (!IsWaiting() || !members_.AllStopped() || checkpoints_.asking()) return;
   const std::optional<int64_t> step = StopsHaltedAt();
   if (!step) return stop_without_shards("no member can recover it");
   CloseRecords(*step, now);  // the remaining workers have reported everything
@@ -945,7 +945,7 @@ bool Job::IsSaved(int64_t step) const {
 }
 
 void Job::Lose(const FailureDecision& decision, absl::Time now) {
-  const std::string member = decision.Lost();
+  const std::string member = decision.LostMember();
   members_.SetLost(member);
   if (const auto* left_out = std::get_if<LeaveOut>(&decision.outcome)) {
     const bool warms_up = members_.at(member).is_worker() && Recovery::CanContinueInPlace(*plan_);

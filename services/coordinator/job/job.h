@@ -255,7 +255,7 @@ class Job {
   Action React(Trigger trigger, absl::Time now);
   void Break(const std::string& invariant, absl::Time now);
   void Enlist(absl::Time now);
-  // Handles the loss of decision.Lost().
+  // Handles the loss of decision.LostMember().
   void Lose(const FailureDecision& decision, absl::Time now);
   void Suspect(absl::Time now);
   void NoteStopped(absl::Time now);
@@ -277,7 +277,7 @@ class Job {
   void LetLeave(absl::Time now);
   void LetHaltedLeave(absl::Time now);
   void SaveHalted(int64_t step, absl::Time now);
-  bool WaitsForMembers() const;
+  bool IsWaiting() const;
   std::optional<int64_t> StopsHaltedAt() const;
   bool SavesHalted() const;
   void StopHalted(absl::Time now);

@@ -861,7 +861,7 @@ TEST_F(RecoveringJobTest, ARollbackToACheckpointAfterTheStepLeavesOutNoBatch) {
   EXPECT_EQ(job_.record().recovery().left_out_batches_size(), 0);
 }
 
-// The dispatcher reads the checkpoint again. It then uses the previous one, or fails the job.
+// The plan worker reads the checkpoint again. It then uses the previous one, or fails the job.
 TEST_F(RecoveringJobTest, ACheckpointThatAMemberFindsDamagedCausesARecovery) {
   Schedule(50, "jobs/net-1/checkpoints/50");
   v1::JobReport report = Say(v1::MEMBER_FAILED, 50);

@@ -49,8 +49,8 @@ constexpr Stage kToStop[] = {Stage::kPreparing, Stage::kDraining, Stage::kHaltin
 constexpr Stage kToPreparing[] = {Stage::kPreparing};
 constexpr Stage kToRunning[] = {Stage::kRunning, Stage::kDraining, Stage::kHalting, Stage::kHalted,
                                 Stage::kEnded};
-constexpr Stage kToWaiting[] = {Stage::kQueued, Stage::kHalting, Stage::kWaiting,
-                                Stage::kSavingHalted, Stage::kSuspended};
+constexpr Stage kToWaiting[] = {Stage::kQueued,       Stage::kHalting,   Stage::kWaiting,
+                                Stage::kSavingHalted, Stage::kSuspended, Stage::kEnded};
 constexpr Stage kToHalting[] = {Stage::kHalting, Stage::kHalted, Stage::kEnded};
 constexpr Stage kToRecovering[] = {Stage::kHalting, Stage::kHalted, Stage::kWaiting,
                                    Stage::kSavingHalted};
@@ -61,7 +61,7 @@ constexpr std::array<ActionRow, kActions> kRows = {{
      "ended stays so",
      kToEnded},
     {"nothing", "", "nothing", {}},
-    {"refuse", "", "returns FAILED_PRECONDITION, or OK if the call repeats an earlier one", {}},
+    {"refuse", "", "returns an error, or OK if there is nothing to do", {}},
     {"end", "", "releases all members", kToEnded},
     {"queue", "", "queues the job", kToQueued},
     {"stop", "the job holds steps that are in no checkpoint",
@@ -74,7 +74,10 @@ constexpr std::array<ActionRow, kActions> kRows = {{
      "starts the members. Otherwise it leaves out newcomers that differ, or fails", kToRunning},
     {"tell", "", "says what the job waits for. A job that recovers only to stop, stops",
      kToWaiting},
-    {"halt", "restart.max_restarts allows one more recovery, or none is counted",
+    {"halt",
+     "it may go on: restart.max_restarts counts losses, on_non_finite decides about values that "
+     "are "
+     "not finite",
      "halts the members, so that another generation can follow. Otherwise it fails", kToHalting},
     {"go on", "", "goes on with the recovery, without the member", kToRecovering},
 }};
@@ -110,11 +113,14 @@ std::string TransitionsInMarkdown() {
       absl::StrAppend(&text, " ", action == Action::kImpossible ? "-" : RowOf(action).name, " |");
     }
   }
-  absl::StrAppend(&text, "\n\n| action | what the job does |\n|---|---|\n");
+  absl::StrAppend(&text, "\n\n| action | what the job does | may lead to |\n|---|---|---|\n");
   for (const ActionRow& row : kRows) {
-    absl::StrAppend(&text, "| ", row.name == "impossible" ? "-" : row.name, " | ",
-                    row.guard.empty() ? "" : absl::StrCat("if ", row.guard, ": "), row.does,
-                    " |\n");
+    absl::StrAppend(
+        &text, "| ", row.name == "impossible" ? "-" : row.name, " | ",
+        row.guard.empty() ? "" : absl::StrCat("if ", row.guard, ": "), row.does, " | ",
+        absl::StrJoin(row.next, ", ",
+                      [](std::string* out, Stage stage) { absl::StrAppend(out, NameOf(stage)); }),
+        " |\n");
   }
   return text;
 }

@@ -1,4 +1,5 @@
-// The transition table of a job: what a job does about each trigger in each stage.
+// The transition table of a job: what a job does about each trigger in each stage. The table itself
+// is in transitions.cc, and rendered in docs/reference/job_transitions.md.
 #pragma once
 
 #include <array>
@@ -18,7 +19,7 @@ enum class Stage : uint8_t {
   kDraining,      // RUNNING: members go on to a last checkpoint, because the job is to stop
   kHalting,       // RECOVERING: some members have not stopped
   kHalted,        // RECOVERING: all members have stopped, and the next generation is planned
-  kWaiting,       // RECOVERING: halted, and members or memory for the next generation are missing
+  kWaiting,       // RECOVERING: halted, and waits for members, memory or a checkpoint
   kSavingHalted,  // RECOVERING: waiting, and its ps write the halted shards to a checkpoint
   kSuspended,
   kEnded,  // SUCCEEDED, FAILED or CANCELLED
@@ -30,7 +31,7 @@ enum class Trigger : uint8_t {
   kResume,         // a user resumes it
   kStop,           // a user suspends it, or it is past a deadline, or it yields
   kSchedule,       // the scheduler has the plan of its next generation
-  kWait,           // the scheduler finds too few members, or too little memory
+  kWait,           // the scheduler finds that members, memory or a checkpoint are missing
   kChangeMembers,  // workers or replicas join, workers yield, or a member leaves
   kPrepared,       // all members have prepared
   kLose,           // a member is lost or fails, and the others can continue
@@ -62,7 +63,7 @@ Action ActionOn(Stage stage, Trigger trigger);
 // What an action does, for readers and tests.
 struct ActionRow {
   absl::string_view name;
-  absl::string_view guard;  // "" if the action is always the first of `does`
+  absl::string_view guard;  // the condition of the first part of `does`; "": none
   absl::string_view does;
   absl::Span<const Stage> next;  // where it may lead to. Empty: the stage does not change
 };

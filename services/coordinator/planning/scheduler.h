@@ -27,7 +27,7 @@ namespace muster {
 //
 // If a job's shards do not fit on the ps, it waits with the reason "WAITS_FOR_MEMORY". A QUEUED job
 // waits with "MEMORY_TOO_SMALL" if too few ps are large enough. The job is planned again when they
-// would fit.
+// would fit, and in any case after a while (PsMemoryAccounting).
 //
 // Thread-safe, except Pass().
 class Scheduler {
@@ -36,8 +36,9 @@ class Scheduler {
   Scheduler(JobRegistry* registry, Fleet* fleet, PlanWorker::ModelBuilder build_model = BuildModel,
             PlanWorker::RestoreChooser choose = ChooseRestore);
 
-  // Assigns free members to waiting jobs. Returns without waiting for their plans. Call it from one
-  // thread, several times a second.
+  // Gives up members that do not come back after a restart, assigns free members to waiting jobs,
+  // and halts or stops jobs for others. Returns without waiting for plans. Call it from one thread,
+  // several times a second.
   void Pass();
 
   // Blocks until all placed jobs have been started or dropped.
@@ -84,7 +85,7 @@ class Scheduler {
 
   JobRegistry* const registry_;
   Fleet* const fleet_;
-  // The members below are used by the thread of Pass() only.
+  // Used by the thread of Pass() only, except for memory_ and worker_, which are thread-safe.
   absl::Time start_ = absl::InfiniteFuture();  // the time of the first pass
   uint64_t reserved_for_ = 0;                  // as the last pass decided
   // Workers that still serve a job that no longer counts on them, and since when.

@@ -15,7 +15,7 @@
 
 namespace muster {
 
-// A job that recovers, without a plan under way.
+// A job that recovers, without a plan under way. Some of its members may not have stopped.
 struct HaltedJob {
   RecoveringJob request;  // Place() sets settle_for_fewer
   // When all members had stopped. nullopt: the job cannot continue yet, but probably soon.
@@ -51,7 +51,8 @@ struct CommittingJob {
   bool waits_too_long = false;  // its start_timeout is over
 };
 
-// The jobs and the members at one moment. Members of plans under way are not free.
+// The jobs and the members at one moment. Workers of plans under way are not free; ps serve several
+// jobs.
 struct ClusterState {
   absl::Time now;
   // Every member has had time to attach since the coordinator's start.
@@ -72,7 +73,7 @@ struct ClusterState {
   std::vector<RunningJob> running = {};
 };
 
-// A new reason for which a job waits, or the end of its wait.
+// Why a job waits, or the end of its wait. Repeated in each pass; the job notes a new reason only.
 struct WaitNotice {
   uint64_t number = 0;
   JobPhase phase = JobPhase::kOther;  // kOther: the reason stays as it is
@@ -130,12 +131,14 @@ inline constexpr absl::Duration kFilesTakeMax = absl::Minutes(1);
 // ones. If those are too few, and the fleet is large enough for the job, freed members are reserved
 // for it: no other job starts or grows, except recovering jobs.
 //
-// Then queued jobs start, see Decide(). The first one that lacks workers takes them from running
-// jobs that have more than their minimum, after it has waited for kReserveAfter. If every queued
-// job has started, running jobs grow by free workers. Jobs that lack replicas look for a ps last.
+// Then queued jobs start, see Decide(). The first job that waits may take workers from others:
+// - It lacks only workers, and has waited for kReserveAfter. No job recovers.
+// - The others run, with its priority or a lower one, and have more workers than their minimum.
+// If every queued job has started, running jobs grow by free workers. Jobs that lack replicas look
+// for a ps last.
 PlacementDecisions Place(ClusterState state);
 
-// A running job whose members have not come back since the coordinator's restart.
+// A job whose members have not come back since the coordinator's restart.
 struct MissingMembers {
   uint64_t number = 0;
   int workers = 0;                        // how many of them are workers

@@ -25,7 +25,7 @@ bool IsRecoverable(const v1::MemberError& error) {
     case absl::StatusCode::kAborted:
       return true;
     default:
-      // The dispatcher replaces a damaged checkpoint by an older one, or knows that there is none.
+      // The plan worker replaces a damaged checkpoint by an older one, or knows that there is none.
       return error.reason() == "SHARDS_NOT_HELD" || error.reason() == "CHECKPOINT_DAMAGED";
   }
 }

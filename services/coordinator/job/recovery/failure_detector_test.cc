@@ -68,7 +68,7 @@ TEST_F(FailureDetectorTest, MemberWithoutItsDeviceIsLostAndTheOthersContinue) {
   error.set_reason("DEVICE_LOST");
   const auto decision = failure_detector_.OnError("w-0", error, members_, kStart);
   EXPECT_TRUE(std::holds_alternative<LoseMember>(decision->outcome));
-  EXPECT_EQ(decision->Lost(), "w-0");
+  EXPECT_EQ(decision->LostMember(), "w-0");
 }
 
 TEST_F(FailureDetectorTest, ValueThatIsNotFiniteNamesItsStepAndItsCause) {
@@ -147,7 +147,7 @@ TEST_F(FailureDetectorTest, MissingMemberThatAPsLostTooIsLostSoonAfterARestart) 
   const auto decision = failure_detector_.Tick(running, members_, soon);
 
   ASSERT_TRUE(decision.has_value());
-  EXPECT_EQ(decision->Lost(), "w-1") << "w-0 has returned";
+  EXPECT_EQ(decision->LostMember(), "w-1") << "w-0 has returned";
   EXPECT_EQ(decision->message,
             "w-1 (worker, rank 1, on node-3) was lost at step 5: it did not come back after the "
             "coordinator's restart, and its link to a ps broke; 1 worker waits for its gradients");
@@ -166,7 +166,7 @@ TEST_F(FailureDetectorTest, BrokenLinkIsNoSignOfALossWhileTheGenerationHalts) {
   const absl::Time end = kStart + FailureDetector::kRestartGrace;
   const FailureDetector::Situation halting{.step = 5, .halting_since = end};
   EXPECT_FALSE(failure_detector_.Tick(halting, members_, end - absl::Milliseconds(1)).has_value());
-  EXPECT_EQ(failure_detector_.Tick(halting, members_, end)->Lost(), "w-1");
+  EXPECT_EQ(failure_detector_.Tick(halting, members_, end)->LostMember(), "w-1");
 }
 
 TEST_F(FailureDetectorTest, MemberWithoutProgressInPreparingIsLost) {
@@ -207,7 +207,7 @@ TEST_F(FailureDetectorTest, WorkerThatDoesNotPauseIsLostAfterAnotherHasWaited) {
 
   ASSERT_TRUE(decision.has_value());
   EXPECT_EQ(decision->reason, "HALT_TIMEOUT");
-  EXPECT_EQ(decision->Lost(), "w-1");
+  EXPECT_EQ(decision->LostMember(), "w-1");
   EXPECT_EQ(decision->message,
             "w-1 (worker, rank 1, on node-3) did not pause, and others have waited "
             "for 10m; the job continues without it");
@@ -237,7 +237,7 @@ TEST_F(FailureDetectorTest, MemberThatDoesNotReportOnACheckpointIsLost) {
 
   ASSERT_TRUE(decision.has_value());
   EXPECT_EQ(decision->reason, "HALT_TIMEOUT");
-  EXPECT_EQ(decision->Lost(), "p-0");
+  EXPECT_EQ(decision->LostMember(), "p-0");
   EXPECT_TRUE(std::holds_alternative<LeaveOut>(decision->outcome));
   EXPECT_THAT(decision->message,
               HasSubstr("was asked for a checkpoint of 7, the step at which the workers "

@@ -16,16 +16,16 @@ namespace muster {
 struct CarriedShards {
   int64_t first_step = 0;
   // The shards in the format of JobPlan. The replica of a lost shard takes its place. Other
-  // replicas stay, except those on a ps that is lost or leaves. A replica has `carries` set if it
-  // holds first_step.
+  // replicas stay, except those on a ps that is lost, or that leaves and keeps no shard. A replica
+  // has `carries` set if it holds first_step.
   std::vector<v1::PlanShard> shards;
 };
 
 // How leaving ps can go before another generation begins.
 struct PsDepartures {
   std::vector<std::string> at_once;  // ps that may go now: other ps hold all shards
-  // The version that must be saved before the other ps can leave. It is that of InPlace(). The
-  // checkpoint lets the whole generation go, so at_once is empty then.
+  // The version that must be saved before the leaving ps that hold shards can go. It is that of
+  // InPlace(). The checkpoint lets the whole generation go, so at_once is empty then.
   std::optional<int64_t> checkpoint_at;
 };
 

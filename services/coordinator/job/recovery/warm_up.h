@@ -17,7 +17,7 @@ namespace muster {
 // plan their devices' memory and compile for their future share, and keep all that until the
 // generation starts. A worker that fails is not asked again in the present generation. Its failure
 // costs the job nothing, because the job was not halted for it. The reason is kept longer, for the
-// dispatcher, which chooses the members of a recovering job.
+// scheduler, which chooses the members of a recovering job.
 //
 // Pure: the caller passes the time. Copyable. Not thread-safe.
 class WarmUp {
