@@ -260,7 +260,10 @@ ClusterState Scheduler::Describe(View& view) {
     if (auto halted = DescribeHalted(view, *entry)) state.halted.push_back(*std::move(halted));
   }
   std::ranges::sort(state.running, {}, &RunningJob::number);
+  int position = 0;
   for (const auto& [key, entry] : view.transaction.queue()) {
+    // A pass only stops a job that is far behind.
+    if (++position > kConsideredMax && !entry->job.WaitsTooLong(view.now)) continue;
     if (entry->rounds.committing()) {
       commits(*entry, entry->queued_since);
     } else if (!view.under_way.contains(key.second)) {
@@ -474,9 +477,19 @@ PlanWorker::Tasks Scheduler::Apply(const View& view, const PlacementDecisions& d
   };
   // Waits are in the order of the queue, so that thousands of them need no search.
   auto wait = decisions.waits.begin();
+  const int length = static_cast<int>(view.transaction.queue().size());
+  int position = 0;
   for (const auto& [key, entry] : view.transaction.queue()) {
-    if (wait == decisions.waits.end()) break;
-    if (wait->number == key.second) entry->wait = *wait++;
+    ++position;
+    if (wait != decisions.waits.end() && wait->number == key.second) {
+      entry->wait = *wait++;
+    } else if (position > kConsideredMax) {
+      entry->wait = {.number = key.second, .cause = WaitCause::kIsBehind};
+    } else {
+      continue;
+    }
+    entry->wait->position = position;
+    entry->wait->queue_length = length;
   }
   PlanWorker::Tasks tasks;
   for (const Placement& placement : decisions.resumes) {

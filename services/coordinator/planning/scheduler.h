@@ -25,6 +25,9 @@ namespace muster {
 // meanwhile (cancelled, suspended), or loses one of its members, it does not start. The next pass
 // places it again.
 //
+// A pass looks at the first kConsideredMax jobs of the queue, so that its cost does not grow with
+// the queue. The others wait for their turn.
+//
 // If a job's shards do not fit on the ps, it waits with the reason "WAITS_FOR_MEMORY". A QUEUED job
 // waits with "MEMORY_TOO_SMALL" if too few ps are large enough. The job is planned again when they
 // would fit, and in any case after a while (PsMemoryAccounting).
@@ -32,6 +35,8 @@ namespace muster {
 // Thread-safe, except Pass().
 class Scheduler {
  public:
+  static constexpr int kConsideredMax = 1000;
+
   // `registry` and `fleet` outlive the scheduler.
   Scheduler(JobRegistry* registry, Fleet* fleet, PlanWorker::ModelBuilder build_model = BuildModel,
             PlanWorker::RestoreChooser choose = ChooseRestore);

@@ -258,6 +258,27 @@ TEST_F(SchedulerTest, AJobWithLogicalWorkersStartsAtOnceWithAUsefulNumber) {
   EXPECT_THAT(View(job).workers(), ElementsAre("w-0", "w-1", "w-2", "w-3"));
 }
 
+// Otherwise each pass would take longer with each queued job.
+TEST_F(SchedulerTest, AJobFarBehindInTheQueueWaitsForItsTurn) {
+  v1::JobSpec large;
+  large.mutable_resources()->mutable_workers()->set_min(9);
+  large.mutable_resources()->mutable_workers()->set_max(9);
+  for (int i = 1; i < Scheduler::kConsideredMax; ++i) AddJob(/*graph=*/nullptr, large);
+  const uint64_t last = AddJob();
+  const uint64_t behind = AddJob();
+  attached_ = {Attach("p-0"), Attach("w-0"), Attach("w-1")};
+  Pass();
+  now_ += absl::Seconds(10);
+  Pass();
+  EXPECT_EQ(View(last).state(), v1::PREPARING) << View(last).message();
+  EXPECT_EQ(View(behind).state(), v1::QUEUED);
+  EXPECT_EQ(View(behind).waiting().reason(), "WAITS_FOR_ITS_TURN");
+  EXPECT_EQ(View(behind).waiting().message(), "1000 jobs are ahead of it in the queue");
+  EXPECT_EQ(View(behind).waiting().position(), 1001);
+  Pass();
+  EXPECT_EQ(View(behind).state(), v1::PREPARING) << View(behind).message();
+}
+
 // Neither at its start nor when it recovers or grows.
 TEST_F(SchedulerTest, AJobTakesOnlyWorkersWhoseDevicesCanShareItsModel) {
   v1::JobSpec policy;

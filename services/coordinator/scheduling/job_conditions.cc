@@ -55,6 +55,10 @@ void Explain(const Wait& wait, v1::JobWaiting& waiting) {
       waiting.set_message(absl::StrCat("free members are reserved for job number ",
                                        wait.reserved_for, ", which goes first"));
       return;
+    case WaitCause::kIsBehind:
+      waiting.set_reason("WAITS_FOR_ITS_TURN");
+      waiting.set_message(absl::StrCat(wait.position - 1, " jobs are ahead of it in the queue"));
+      return;
   }
 }
 

@@ -68,6 +68,7 @@ enum class WaitCause : uint8_t {
   kPsMemory,  // too few ps have room for its shards
   kGathers,   // it can start, but waits a moment for more workers
   kItsTurn,   // free members are reserved for a job ahead of it
+  kIsBehind,  // the scheduler does not look at it yet: too many jobs are ahead of it
 };
 
 // A job that stays in the queue, with the fleet as the scheduler saw it at the job's turn.
