@@ -231,6 +231,7 @@ void Job::ReleaseAll() {
 }
 
 void Job::SendDesired(const std::string& name, absl::Time now) {
+  if (!active()) return;
   std::optional<v1::Directive> wanted =
       DesiredDirective(name, {.state = state(),
                               .suspend_requested = record_.suspend_requested(),
@@ -402,7 +403,8 @@ bool Job::HoldsSteps() const {
 void Job::Stop(const std::optional<v1::StopCause>& cause, absl::Time now) {
   if (React(Trigger::kStop, now) != Action::kStop || record_.suspend_requested()) return;
   if (cause) *record_.mutable_stop_cause() = *cause;
-  if (!HoldsSteps()) {
+  const bool halting = state() == v1::RECOVERING && !members_.AllStopped();  // with records to tell
+  if (!HoldsSteps() && !halting) {
     if (!record_.has_start_time()) return Stopped("before it ran", now);
     return Stopped(
         record_.checkpoint().empty()
@@ -422,7 +424,9 @@ void Job::Stop(const std::optional<v1::StopCause>& cause, absl::Time now) {
     return StopHalted(now);
   }
   if (state() != v1::RUNNING) {
-    return Note(reason, absl::StrCat(begin, "workers pause once the job has recovered"), now);
+    const absl::string_view when = HoldsSteps() ? "workers pause once the job has recovered"
+                                                : "the job stops once its members have halted";
+    return Note(reason, absl::StrCat(begin, when), now);
   }
   if (SuspendsAtSnapshot(*plan_)) {
     Note(reason, absl::StrCat(begin, "workers go on to a checkpoint a little ahead"), now);
@@ -914,16 +918,18 @@ std::optional<int64_t> Job::StopsHaltedAt() const {
   return in_place ? std::optional(in_place->first_step) : std::nullopt;
 }
 
-// Stops a job that recovers only to be stopped. If it waits for members, which may never come, its
-// halted shards are saved first. May repeat. Requires: RecoversToStop().
+// Stops a job that recovers only to be stopped, once its members have reported everything. If it
+// waits for members, which may never come, its halted shards are saved first. May repeat. Requires:
+// RecoversToStop().
 void Job::StopHalted(absl::Time now) {
   const auto stop_without_shards = [&](absl::string_view why) {
     Stopped(absl::StrCat("without the state of its shards, because ", why, "; it goes back to ",
                          WhereItGoesOn(record_)),
             now);
   };
+  if (!members_.AllStopped()) return;
   if (!recovery_.carries()) return stop_without_shards("no ps holds it any more");
-  if (!IsWaiting() || !members_.AllStopped() || checkpoints_.asking()) return;
+  if (!IsWaiting() || checkpoints_.asking()) return;
   const std::optional<int64_t> step = StopsHaltedAt();
   if (!step) return stop_without_shards("no member can recover it");
   CloseRecords(*step, now);  // the remaining workers have reported everything
@@ -969,9 +975,11 @@ void Job::Lose(const FailureDecision& decision, absl::Time now) {
 }
 
 void Job::NoteStopped(absl::Time now) {
-  if (!recovery_.NoteStopped(*plan_, members_, now)) return;
-  checkpoints_.Stop();
-  SendDesiredToAll(now);
+  if (recovery_.NoteStopped(*plan_, members_, now)) {
+    checkpoints_.Stop();
+    SendDesiredToAll(now);
+  }
+  if (RecoversToStop() && !recovery_.carries()) StopHalted(now);
 }
 
 bool Job::SavesHalted() const { return checkpoints_.asking() || StopsHaltedAt(); }

@@ -51,9 +51,11 @@ constexpr Stage kToRunning[] = {Stage::kRunning, Stage::kDraining, Stage::kHalti
                                 Stage::kEnded};
 constexpr Stage kToWaiting[] = {Stage::kQueued,       Stage::kHalting,   Stage::kWaiting,
                                 Stage::kSavingHalted, Stage::kSuspended, Stage::kEnded};
-constexpr Stage kToHalting[] = {Stage::kHalting, Stage::kHalted, Stage::kEnded};
-constexpr Stage kToRecovering[] = {Stage::kHalting, Stage::kHalted, Stage::kWaiting,
-                                   Stage::kSavingHalted};
+constexpr Stage kToHalting[] = {Stage::kHalting, Stage::kHalted, Stage::kSuspended, Stage::kQueued,
+                                Stage::kEnded};
+constexpr Stage kToRecovering[] = {Stage::kHalting,      Stage::kHalted,    Stage::kWaiting,
+                                   Stage::kSavingHalted, Stage::kSuspended, Stage::kQueued,
+                                   Stage::kEnded};
 
 constexpr std::array<ActionRow, kActions> kRows = {{
     {"impossible", "",
@@ -74,12 +76,12 @@ constexpr std::array<ActionRow, kActions> kRows = {{
      "starts the members. Otherwise it leaves out newcomers that differ, or fails", kToRunning},
     {"tell", "", "says what the job waits for. A job that recovers only to stop, stops",
      kToWaiting},
-    {"halt",
-     "it may go on: restart.max_restarts counts losses, on_non_finite decides about values that "
-     "are "
-     "not finite",
-     "halts the members, so that another generation can follow. Otherwise it fails", kToHalting},
-    {"go on", "", "goes on with the recovery, without the member", kToRecovering},
+    {"halt", "restart.max_restarts or, at a value that is not finite, on_non_finite allows it",
+     "halts the members, so that another generation can follow. Otherwise it fails. If it is to "
+     "stop and holds no steps, it stops once all have halted",
+     kToHalting},
+    {"go on", "", "goes on with the recovery, without the member; stops as after halt",
+     kToRecovering},
 }};
 
 }  // namespace

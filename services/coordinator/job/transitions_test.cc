@@ -187,6 +187,19 @@ TEST_F(TransitionsTest, AJobThatHoldsStepsSavesThemBeforeItStops) {
   }
 }
 
+// Their last reports have records of steps that the log would lack otherwise.
+TEST_F(TransitionsTest, AJobThatHoldsNoStepsStopsOnceItsMembersHaveHalted) {
+  Run();
+  job_.MemberLost("p-1", "gone", now_);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_EQ(NameOf(job_.stage()), NameOf(Stage::kHalting));
+  for (const char* name : {"w-0", "p-0", "w-1"}) {
+    EXPECT_EQ(job_.state(), v1::RECOVERING);
+    Report(name, v1::MEMBER_HALTED, 5);
+  }
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+}
+
 TEST_F(TransitionsTest, AJobWithoutRecoveriesLeftFails) {
   for (const Stage stage : {Stage::kPreparing, Stage::kRunning, Stage::kDraining}) {
     ASSERT_NO_FATAL_FAILURE(Enter(stage));

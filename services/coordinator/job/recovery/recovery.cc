@@ -1,5 +1,7 @@
 #include "services/coordinator/job/recovery/recovery.h"
 
+#include <glog/logging.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -81,6 +83,7 @@ std::optional<Recovery::ResumePoint> Recovery::ResumesAt(const v1::JobPlan& plan
   ResumePoint resume_point{.since = stopped_since_};
   std::optional<CarriedShards> carried;
   if (carries_) carried = ShardInventory(plan, members).Carried();
+  LOG_IF(ERROR, carries_ && !carried) << "no ps holds the shards any more, after NoteStopped()";
   if (!carried) return resume_point;
   resume_point.carries = true;
   resume_point.first_step = carried->first_step;
