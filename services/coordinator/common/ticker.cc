@@ -38,15 +38,15 @@ void Ticker::Run(absl::Duration interval, const std::function<void()>& tick,
       if (stopping_) return;
       dispatches_ = false;
     }
-    const absl::Duration begin = SteadyNow();
-    if (begin >= next_tick) {
+    absl::Duration gap = kDispatchGap;
+    if (const absl::Duration begin = SteadyNow(); begin >= next_tick) {
       tick();
       next_tick = SteadyNow() + interval;
     } else {
       dispatch();
+      // It holds the lock that submissions need. Where it takes long, it is made less often.
+      gap = std::max(gap, kGapPerWork * (SteadyNow() - begin));
     }
-    // A dispatch holds the lock that submissions need. Where it takes long, it is made less often.
-    const absl::Duration gap = std::max(kDispatchGap, kGapPerWork * (SteadyNow() - begin));
     absl::MutexLock lock(&mu_);
     AwaitFor(&mu_, absl::Condition(&stopping_), std::min(gap, next_tick - SteadyNow()));
   }

@@ -29,6 +29,7 @@ constexpr absl::Duration kLetsGoMax = absl::Minutes(1);
 // How long a running job that lacks replicas is not searched again in the same generation. The plan
 // may have no more replicas than the job has, although the estimate promised some.
 constexpr absl::Duration kSearchAgain = absl::Seconds(10);
+constexpr absl::Duration kSearchAgainMax = absl::Minutes(1);
 
 // Returns the ps of these shards and of their replicas.
 std::vector<std::string> HoldersOf(const std::vector<v1::PlanShard>& shards) {
@@ -263,7 +264,8 @@ ClusterState Scheduler::Describe(View& view) {
   int position = 0;
   for (const auto& [key, entry] : view.transaction.queue()) {
     // A pass only stops a job that is far behind.
-    if (++position > kConsideredMax && !entry->job.WaitsTooLong(view.now)) continue;
+    state.queue_is_cut = ++position > kConsideredMax;
+    if (state.queue_is_cut && !entry->job.WaitsTooLong(view.now)) continue;
     if (entry->rounds.committing()) {
       commits(*entry, entry->queued_since);
     } else if (!view.under_way.contains(key.second)) {
@@ -352,7 +354,7 @@ RunningJob Scheduler::DescribeRunning(const View& view, const JobRegistry::Entry
   const auto search = searches_.find(record.number());
   const bool searched = search != searches_.end() &&
                         search->second.generation == record.generation() &&
-                        view.now - search->second.time < kSearchAgain;
+                        view.now < search->second.again;
   if (job.TakesReplicas(view.now) && !searched) {
     const auto& shards = job.plan()->shards();
     running.replication = {
@@ -483,7 +485,7 @@ PlanWorker::Tasks Scheduler::Apply(const View& view, const PlacementDecisions& d
     ++position;
     if (wait != decisions.waits.end() && wait->number == key.second) {
       entry->wait = *wait++;
-    } else if (position > kConsideredMax) {
+    } else if (position > kConsideredMax && !view.under_way.contains(key.second)) {
       entry->wait = {.number = key.second, .cause = WaitCause::kIsBehind};
     } else {
       continue;
@@ -530,7 +532,13 @@ PlanWorker::Tasks Scheduler::Apply(const View& view, const PlacementDecisions& d
   }
   for (const Placement& placement : decisions.replica_searches) {
     const uint32_t generation = job_of(placement.number).job.record().generation();
-    searches_[placement.number] = {.generation = generation, .time = view.now};
+    // A search that finds nothing is repeated ever less often.
+    Search& search = searches_[placement.number];
+    search.interval = search.generation == generation
+                          ? std::min(2 * search.interval, kSearchAgainMax)
+                          : kSearchAgain;
+    search.generation = generation;
+    search.again = view.now + search.interval;
     tasks.push_back(TaskOf(placement, view.members, AddReplicas{.generation = generation}));
   }
   return tasks;

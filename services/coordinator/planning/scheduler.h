@@ -98,7 +98,8 @@ class Scheduler {
   // The last search for replicas of each running job.
   struct Search {
     uint32_t generation = 0;
-    absl::Time time;
+    absl::Duration interval;
+    absl::Time again;
   };
   absl::flat_hash_map<uint64_t, Search> searches_;
   PsMemoryAccounting memory_;

@@ -268,8 +268,6 @@ TEST_F(SchedulerTest, AJobFarBehindInTheQueueWaitsForItsTurn) {
   const uint64_t behind = AddJob();
   attached_ = {Attach("p-0"), Attach("w-0"), Attach("w-1")};
   Pass();
-  now_ += absl::Seconds(10);
-  Pass();
   EXPECT_EQ(View(last).state(), v1::PREPARING) << View(last).message();
   EXPECT_EQ(View(behind).state(), v1::QUEUED);
   EXPECT_EQ(View(behind).waiting().reason(), "WAITS_FOR_ITS_TURN");

@@ -124,7 +124,8 @@ class Placer {
     ResumeHalted();
     StartQueued();
     LetWorkersYield();
-    if (free_.reserved_for == 0 && decisions_.starts.size() == state_.queued.size()) GrowRunning();
+    const bool all_start = decisions_.starts.size() == state_.queued.size();
+    if (free_.reserved_for == 0 && all_start && !state_.queue_is_cut) GrowRunning();
     SearchReplicas();
     return std::move(decisions_);
   }

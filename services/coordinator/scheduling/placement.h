@@ -65,6 +65,7 @@ struct ClusterState {
   uint64_t reserved_for = 0;    // as the last pass decided
   bool any_recovers = false;    // also a job that is not in `halted`
   bool any_yields = false;      // a recovering job is being stopped so that another can continue
+  bool queue_is_cut = false;    // more jobs are queued than `queued` and `committing` have
   std::vector<CommittingJob> committing = {};
   // The queue without jobs that have a plan under way. Place() sets settle_for_fewer and
   // has_reservation.

@@ -187,7 +187,8 @@ TEST_F(EtcdTlsTest, ARejectedClientReportsWhatToTry) {
     return std::string(Open(*server_, tls).status().message());
   };
   EXPECT_THAT(plea(stranger), HasSubstr("the tls.crt in --store_tls=" + stranger +
-                                        " must be signed by the authority that etcd asks for"));
+                                        " must be there, be signed by the authority that "
+                                        "etcd asks for"));
   EXPECT_THAT(plea(""), HasSubstr("If etcd speaks TLS, give --store_tls=DIR"));
   const absl::Status restored = choice_->Restore(/*give_up=*/false, {});
   EXPECT_EQ(ReasonOf(restored), "STORE_UNREACHABLE");

@@ -62,8 +62,8 @@ absl::Status WithTlsHint(const absl::Status& refused) {
           ? "If etcd speaks TLS, give --store_tls=DIR with the ca.crt of its authority, and with a "
             "tls.crt and tls.key if it asks for client certificates"
           : absl::StrCat("If etcd rejects our certificate: the tls.crt in --store_tls=", tls,
-                         " must be signed by the authority that etcd asks for (--trusted-ca-file), "
-                         "be for clients, and be in force");
+                         " must be there, be signed by the authority that etcd asks for "
+                         "(--trusted-ca-file), be for clients, and be in force");
   return WithReason(absl::UnavailableError(absl::StrCat(refused.message(), ". ", hint)),
                     "STORE_UNREACHABLE");
 }
