@@ -60,7 +60,7 @@ inline constexpr int kActions = 11;
 // Each pair of a stage and a trigger has one action. Pure.
 Action ActionOn(Stage stage, Trigger trigger);
 
-// What an action does, for readers and tests.
+// The effect of an action, for readers and tests.
 struct ActionRow {
   absl::string_view name;
   absl::string_view guard;  // the condition of the first part of `does`; "": none

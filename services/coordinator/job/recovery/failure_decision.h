@@ -1,4 +1,4 @@
-// What a job does about a failure.
+// The decision about a failure, with its outcomes.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct FailureDecision {
   std::string message;
   std::variant<FailJob, NotFinite, EndGeneration, LoseMember, LeaveOut> outcome;
 
-  // Returns the member that the job goes on without; "" if none.
+  // Returns the member that the job continues without; "" if none.
   std::string LostMember() const {
     if (const auto* gone = std::get_if<LoseMember>(&outcome)) return gone->name;
     if (const auto* left_out = std::get_if<LeaveOut>(&outcome)) return left_out->name;
