@@ -558,7 +558,7 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     return SendDesired(name, now);
   }
   if (!report->lost_links().empty()) Suspect(now);
-  if (state() == v1::RECOVERING) return;
+  if (!active() || state() == v1::RECOVERING) return;
   TakeSnapshots(name, *report, now);
   if (active()) Advance(now);
   if (active()) SendDesired(name, now);

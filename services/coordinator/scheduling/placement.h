@@ -132,20 +132,21 @@ inline constexpr absl::Duration kFilesTakeMax = absl::Minutes(1);
 // ones. If those are too few, and the fleet is large enough for the job, freed members are reserved
 // for it: no other job starts or grows, except recovering jobs.
 //
-// Then queued jobs start, see Decide(). The first job that waits may take workers from others:
+// Queued jobs start after them, see Decide(). The first one that still waits may take workers from
+// running jobs, on these conditions:
 // - It lacks only workers, and has waited for kReserveAfter. No job recovers.
 // - The others run, with its priority or a lower one, and have more workers than their minimum.
 // If every queued job has started, running jobs grow by free workers. Jobs that lack replicas look
 // for a ps last.
 PlacementDecisions Place(ClusterState state);
 
-// A job whose members have not come back since the coordinator's restart.
+// A job and its members that have not come back since the coordinator's restart.
 struct MissingMembers {
   uint64_t number = 0;
   int workers = 0;                        // how many of them are workers
   absl::btree_set<std::string> excluded;  // workers that cannot replace them
 };
-// Returns the jobs whose missing workers free ones can replace. Pure.
+// Returns the jobs for which free workers can replace all missing ones. Pure.
 std::vector<uint64_t> ReplaceableJobs(absl::Span<const MissingMembers> jobs,
                                       const FreeMembers& free);
 
