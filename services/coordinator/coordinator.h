@@ -4,17 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "lib/job/path_rules.h"
 #include "lib/telemetry/metrics.h"
-#include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/common/state_disk.h"
 #include "services/coordinator/diagnostics/job_traces.h"
@@ -37,10 +34,10 @@
 
 namespace muster {
 
-// Jobs are in the JobRegistry. UserOperations, Checkpointer and Membership change them for
-// callers, the Scheduler starts them, and Tick() handles the passing of time. A change is stored
-// before any process learns of it. Thread-safe. docs/architecture.md, section 4, describes locks,
-// queues and deadlines.
+// Owns the parts, connects them, and drives them as time passes. Calls go to the parts: users() and
+// checkpoints() change jobs for users, members() for members, and the Scheduler starts jobs. All of
+// them change the JobRegistry, which stores a change before any process learns of it.
+// Thread-safe. docs/architecture.md, section 4, describes locks, queues and deadlines.
 class Coordinator {
  public:
   struct Options {
@@ -84,92 +81,23 @@ class Coordinator {
   // Blocks until everything begun so far is planned, stored and published, or deleted.
   void Settle();
 
-  // ---- Calls of users; see UserOperations, JobQueries and Checkpointer.
-  absl::StatusOr<v1::Job> CreateJob(
-      const v1::CreateJobRequest& request,
-      const UserOperations::CallerGone& caller_gone = [] { return false; }) {
-    return users_.CreateJob(request, caller_gone);
-  }
-  absl::StatusOr<v1::Job> GetJob(const std::string& name) { return users_.GetJob(name); }
-  absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request) {
-    return users_.ListJobs(request);
-  }
-  absl::StatusOr<v1::Job> CancelJob(const std::string& name) { return users_.CancelJob(name); }
-  absl::Status DeleteJob(const std::string& name) { return users_.DeleteJob(name); }
-  absl::StatusOr<v1::Job> SuspendJob(const std::string& name) { return users_.SuspendJob(name); }
-  absl::StatusOr<v1::Job> ResumeJob(const v1::ResumeJobRequest& request) {
-    return users_.ResumeJob(request);
-  }
-  absl::StatusOr<v1::Job> UpdateJob(const v1::UpdateJobRequest& request) {
-    return users_.UpdateJob(request);
-  }
-  absl::StatusOr<std::shared_ptr<JobWatch>> WatchJob(const v1::WatchJobRequest& request,
-                                                     std::shared_ptr<StreamWaker> waker) {
-    return users_.WatchJob(request, std::move(waker));
-  }
-  absl::StatusOr<std::optional<UserOperations::WatchAnswer>> NextOf(JobWatch& watch) {
-    return users_.NextOf(watch);
-  }
-
+  // ---- The parts that calls reach. Each one documents its calls.
+  UserOperations& users() { return users_; }
   JobQueries& queries() { return queries_; }
-  const ModelUploads& uploads() const { return users_.uploads(); }
+  Checkpointer& checkpoints() { return checkpoints_; }
+  Membership& members() { return members_; }
   JobTraces& traces() { return traces_; }
+
   // Reads a job's metrics.jsonl, also of an ended job; see MetricSeries.
   absl::StatusOr<JobSeries> ReadSeries(const std::string& job, const SeriesRequest& request);
-  // Returns everything except the access rules, which are not part of the core.
-  v1::ServerInfo Describe() const;
-
-  absl::Status DeleteCheckpoint(const std::string& name) { return checkpoints_.Delete(name); }
-  absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& parent) {
-    return checkpoints_.List(parent);
-  }
-  absl::StatusOr<v1::Checkpoint> GetCheckpoint(const std::string& name) {
-    return checkpoints_.Get(name);
-  }
-  absl::StatusOr<Job::CheckpointRequest> RequestCheckpoint(const std::string& job) {
-    return checkpoints_.Request(job);
-  }
-  void SaveRunningJobs(absl::Duration timeout) { checkpoints_.SaveRunningJobs(timeout); }
-  absl::StatusOr<std::optional<v1::Checkpoint>> AwaitCheckpoint(
-      const std::string& job, const Job::CheckpointRequest& request, absl::Duration timeout) {
-    return checkpoints_.Await(job, request, timeout);
-  }
-
-  // ---- Calls of members; see Membership and Checkpointer.
-  using Departure = Fleet::Departure;
-  absl::StatusOr<std::shared_ptr<Attachment>> Attach(const v1::MemberReport& report,
-                                                     std::shared_ptr<StreamWaker> waker) {
-    return members_.Attach(report, std::move(waker));
-  }
-  absl::Status Report(const Attachment& attachment, const v1::MemberReport& report) {
-    return members_.Report(attachment, report);
-  }
-  void Detach(const Attachment& attachment, Departure departure) {
-    members_.Detach(attachment, departure);
-  }
-  absl::Status DrainMember(const std::string& member) { return members_.Drain(member); }
-  v1::ListMembersResponse ListMembers() const;
+  // Asks a member for the end of its log; see MemberLogs.
   void ReadMemberLog(const v1::ReadMemberLogRequest& request, MemberLogs::Answer answer) {
     logs_.Ask(request, registry_.Now(), std::move(answer));
   }
-
-  absl::StatusOr<std::optional<ShardUpload>> BeginShard(
-      const v1::WriteShardHeader& header, const std::optional<Identity>& certificate = std::nullopt,
-      Checkpointer::Delivery delivery = Checkpointer::Delivery::kStream) {
-    return checkpoints_.BeginShard(header, certificate, delivery);
-  }
-  std::vector<v1::WriteShardDirectResponse> LayoutFor(const ShardUpload& upload) const {
-    return checkpoints_.LayoutFor(upload);
-  }
-  absl::Status EndShard(const ShardUpload& upload, absl::Status stream) {
-    return checkpoints_.EndShard(upload, std::move(stream));
-  }
-  absl::StatusOr<Checkpointer::RestoreSource> FindRestore(
-      const v1::ReadShardRequest& request,
-      const std::optional<Identity>& certificate = std::nullopt) {
-    return checkpoints_.FindRestore(request, certificate);
-  }
-  void NoteRead(const absl::Status& read) { checkpoints_.NoteRead(read); }
+  // Returns the members, and where this coordinator serves metrics.
+  v1::ListMembersResponse ListMembers() const;
+  // Returns everything except the access rules, which are not part of the core.
+  v1::ServerInfo Describe() const;
 
  private:
   Coordinator(Options options, StateFolder folder, std::unique_ptr<CoordinatorMetrics> metrics,

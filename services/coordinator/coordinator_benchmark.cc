@@ -119,13 +119,13 @@ class Bench {
   v1::Job Create(const v1::JobSpec& spec) {
     v1::CreateJobRequest request;
     *request.mutable_spec() = spec;
-    auto job = coordinator_->CreateJob(request);
+    auto job = coordinator_->users().CreateJob(request);
     CheckOk(job.status());
     return *std::move(job);
   }
   void CreateEnded(int count) {
     for (int i = 0; i < count; ++i) {
-      CheckOk(coordinator_->CancelJob(Create(RunningSpec()).name()).status());
+      CheckOk(coordinator_->users().CancelJob(Create(RunningSpec()).name()).status());
     }
   }
 
@@ -137,8 +137,8 @@ class Bench {
     for (auto& [name, member] : members_) {
       v1::MemberReport report = member.Report();
       *report.mutable_hello() = member.hello;
-      auto attached =
-          coordinator_->Attach(report, std::make_shared<StreamWaker>(std::function<void()>()));
+      auto attached = coordinator_->members().Attach(
+          report, std::make_shared<StreamWaker>(std::function<void()>()));
       CheckOk(attached.status());
       member.attachment = *std::move(attached);
     }
@@ -153,7 +153,7 @@ class Bench {
       }
       const v1::MemberReport report = member.Report();
       const absl::Duration begin = SteadyNow();
-      CheckOk(coordinator_->Report(*member.attachment, report));
+      CheckOk(coordinator_->members().Report(*member.attachment, report));
       if (micros != nullptr) micros->push_back(absl::ToDoubleMicroseconds(SteadyNow() - begin));
     }
   }
@@ -173,7 +173,7 @@ class Bench {
     }
     auto all_run = [this] {
       return std::ranges::all_of(running_, [this](const std::string& id) {
-        return coordinator_->GetJob(id)->state() == v1::RUNNING;
+        return coordinator_->users().GetJob(id)->state() == v1::RUNNING;
       });
     };
     for (int i = 0; i < 200 && !all_run(); ++i) {
@@ -181,7 +181,7 @@ class Bench {
       ReportAll(nullptr);
       coordinator_->Settle();
     }
-    CHECK(all_run()) << coordinator_->GetJob(running_.back())->DebugString();
+    CHECK(all_run()) << coordinator_->users().GetJob(running_.back())->DebugString();
   }
 
   // Makes the first job look as if it had run for long: extends its log and its members' reports.
@@ -218,10 +218,10 @@ class Bench {
     std::thread planning([&] {
       while (!stopping) {
         const std::string job = Create(LargeSpec()).name();
-        while (!stopping && coordinator_->GetJob(job)->state() == v1::QUEUED) {
+        while (!stopping && coordinator_->users().GetJob(job)->state() == v1::QUEUED) {
           absl::SleepFor(absl::Milliseconds(10));
         }
-        (void)coordinator_->CancelJob(job);
+        (void)coordinator_->users().CancelJob(job);
         ++plans;
       }
     });
@@ -275,7 +275,7 @@ class Bench {
   // Submits and cancels jobs. All but the newest are deleted.
   void MeasureMemory() {
     const v1::Job first = Create(RunningSpec());
-    CheckOk(coordinator_->CancelJob(first.name()).status());
+    CheckOk(coordinator_->users().CancelJob(first.name()).status());
     const int64_t before = first.number();
     for (int done = 0; done < kShortJobs;) {
       CreateEnded(kShortJobs / 10);
@@ -283,7 +283,8 @@ class Bench {
       ++minutes_ahead_;  // starts the next sweep
       const int64_t surplus = before + done - kEndedJobs;
       coordinator_->Tick();
-      while (surplus > before && coordinator_->GetJob(absl::StrCat("running-", surplus)).ok()) {
+      while (surplus > before &&
+             coordinator_->users().GetJob(absl::StrCat("running-", surplus)).ok()) {
         absl::SleepFor(absl::Milliseconds(10));
       }
       std::printf("after %5d short jobs, of which the newest %d are kept: %ld MiB resident\n", done,
@@ -314,7 +315,7 @@ class Bench {
   // Requests a checkpoint and writes all its shards. The coordinator chooses the step. Returns
   // false if the request or a shard fails, or is not needed.
   bool WriteCheckpoint(const std::string& id) {
-    const auto request = coordinator_->RequestCheckpoint(id);
+    const auto request = coordinator_->checkpoints().Request(id);
     if (!request.ok()) return false;
     v1::JobPlan plan;
     {
@@ -331,7 +332,7 @@ class Bench {
       header.set_step(request->step);
       header.set_shard(shard);
       header.set_snapshot(request->request);
-      auto upload = coordinator_->BeginShard(header);
+      auto upload = coordinator_->checkpoints().BeginShard(header);
       if (!upload.ok() || !upload->has_value()) return false;
       absl::Status sent;
       for (int chunk = 0; chunk < plan.chunks_size() && sent.ok(); ++chunk) {
@@ -344,7 +345,7 @@ class Bench {
         slice.set_crc32c(Crc32c(bytes));
         sent = (*upload)->Write(slice);
       }
-      if (!coordinator_->EndShard(**upload, sent).ok()) return false;
+      if (!coordinator_->checkpoints().EndShard(**upload, sent).ok()) return false;
     }
     return plan.shards_size() > 0;
   }

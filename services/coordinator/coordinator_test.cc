@@ -80,13 +80,13 @@ class CoordinatorTest : public ::testing::Test {
     v1::MemberReport report;
     *report.mutable_hello() = hello;
     auto waker = std::make_shared<StreamWaker>(std::function<void()>());
-    return coordinator_->Attach(report, std::move(waker)).status();
+    return coordinator_->members().Attach(report, std::move(waker)).status();
   }
   void Attach(FakeMember& member) {
     v1::MemberReport report = member.Report();
     *report.mutable_hello() = member.hello;
-    auto attached =
-        coordinator_->Attach(report, std::make_shared<StreamWaker>(std::function<void()>()));
+    auto attached = coordinator_->members().Attach(
+        report, std::make_shared<StreamWaker>(std::function<void()>()));
     ASSERT_TRUE(attached.ok()) << attached.status();
     member.attachment = *std::move(attached);
     coordinator_->Settle();
@@ -98,7 +98,7 @@ class CoordinatorTest : public ::testing::Test {
       for (auto& [name, member] : members_) {
         if (member.attachment == nullptr) continue;
         for (const MemberDirective& d : member.attachment->TakeDirectives()) member.Obey(Whole(d));
-        (void)coordinator_->Report(*member.attachment, member.Report());
+        (void)coordinator_->members().Report(*member.attachment, member.Report());
         coordinator_->Settle();
         for (const MemberDirective& d : member.attachment->TakeDirectives()) member.Obey(Whole(d));
       }
@@ -118,11 +118,11 @@ class CoordinatorTest : public ::testing::Test {
   v1::Job Create(const v1::JobSpec& spec = LinearJob()) {
     v1::CreateJobRequest request;
     *request.mutable_spec() = spec;
-    auto job = coordinator_->CreateJob(request);
+    auto job = coordinator_->users().CreateJob(request);
     EXPECT_TRUE(job.ok()) << job.status();
     return job.ok() ? *job : v1::Job();
   }
-  v1::Job Get(const std::string& name = "line-1") { return *coordinator_->GetJob(name); }
+  v1::Job Get(const std::string& name = "line-1") { return *coordinator_->users().GetJob(name); }
   v1::Job CreateRunning() {
     Create();
     for (int i = 0; i < 3; ++i) Exchange();
@@ -150,7 +150,7 @@ class CoordinatorTest : public ::testing::Test {
     header.set_step(step);
     header.set_shard(shard);
     header.set_snapshot(snapshot);
-    return coordinator_->BeginShard(header);
+    return coordinator_->checkpoints().BeginShard(header);
   }
   absl::Status WriteShard(int shard, int64_t step, uint64_t snapshot = 0) {
     ASSIGN_OR_RETURN(auto upload, BeginShard(shard, step, snapshot));
@@ -169,7 +169,7 @@ class CoordinatorTest : public ::testing::Test {
         status = upload->Write(slice);
       }
     }
-    return coordinator_->EndShard(*upload, status);
+    return coordinator_->checkpoints().EndShard(*upload, status);
   }
   void WriteShards(int64_t step, uint64_t snapshot = 0) {
     for (int shard = 0; shard < Plan().shards_size(); ++shard) {
@@ -189,10 +189,10 @@ class CoordinatorTest : public ::testing::Test {
   std::vector<std::string> Reasons(const std::string& name) {
     v1::WatchJobRequest request;
     request.set_name(name);
-    auto watch =
-        coordinator_->WatchJob(request, std::make_shared<StreamWaker>(std::function<void()>()));
+    auto watch = coordinator_->users().WatchJob(
+        request, std::make_shared<StreamWaker>(std::function<void()>()));
     std::vector<std::string> reasons;
-    const auto answer = coordinator_->NextOf(**watch);
+    const auto answer = coordinator_->users().NextOf(**watch);
     for (const auto& e : (*answer)->response.events()) reasons.push_back(e.reason());
     return reasons;
   }
@@ -228,7 +228,7 @@ TEST_F(CoordinatorTest, RunsAJobFromSubmissionToItsLastCheckpoint) {
               ElementsAre("SUBMITTED", "SCHEDULED", "STARTED", "CHECKPOINT_COMMITTED",
                           "CHECKPOINT_COMMITTED", "COMPLETED"));
   EXPECT_EQ(MetricsLines().size(), 6);
-  const auto checkpoints = coordinator_->ListCheckpoints("line-1");
+  const auto checkpoints = coordinator_->checkpoints().List("line-1");
   ASSERT_EQ(checkpoints->size(), 2);
   EXPECT_EQ(checkpoints->at(1).name(), "jobs/line-1/checkpoints/6");
   EXPECT_THAT(members_.at("p-0").jobs, IsEmpty()) << "released";
@@ -245,7 +245,7 @@ TEST_F(CoordinatorTest, ContinuesFromItsStoreAfterAKill) {
   Restart();
   EXPECT_EQ(coordinator_->term(), 2);
   EXPECT_EQ(Get().state(), v1::RUNNING);
-  EXPECT_EQ(coordinator_->ListCheckpoints("")->size(), 1);
+  EXPECT_EQ(coordinator_->checkpoints().List("")->size(), 1);
   for (auto& [name, member] : members_) Attach(member);
   FinishJob();
 
@@ -290,12 +290,12 @@ TEST_F(CoordinatorTest, FindsACheckpointThatWasRenamedJustBeforeAKill) {
   const std::string folder = state_dir_ + "/jobs/line-1/checkpoints";
   std::filesystem::rename(CheckpointPath(folder, 4), folder + "/aside");
   Restart();
-  EXPECT_THAT(*coordinator_->ListCheckpoints("line-1"), IsEmpty());
+  EXPECT_THAT(*coordinator_->checkpoints().List("line-1"), IsEmpty());
   std::filesystem::rename(folder + "/aside", CheckpointPath(folder, 4));
 
   Restart();
 
-  EXPECT_EQ(coordinator_->ListCheckpoints("line-1")->size(), 1);
+  EXPECT_EQ(coordinator_->checkpoints().List("line-1")->size(), 1);
   EXPECT_TRUE(WriteShard(0, 4).ok()) << "a shard that was not told has nothing to do";
 }
 
@@ -319,7 +319,7 @@ TEST_F(CoordinatorTest, ANewStoreDoesNotGiveJobsTheFoldersOfOldOnes) {
   EXPECT_EQ(job, "jobs/line-2");
   for (int restart = 0; restart < 2; ++restart) {
     EXPECT_EQ(Get(job).checkpoint(), "");
-    EXPECT_THAT(*coordinator_->ListCheckpoints(""), IsEmpty());
+    EXPECT_THAT(*coordinator_->checkpoints().List(""), IsEmpty());
     EXPECT_TRUE(std::filesystem::exists(CheckpointPath(state_dir_ + "/jobs/line-1/checkpoints", 4)))
         << "what is left of the old job can still be resumed from by its folder";
     EXPECT_TRUE(std::filesystem::exists(values)) << "of a job that may come back with a backup";
@@ -346,7 +346,7 @@ TEST_F(CoordinatorTest, DoesNotForgetCheckpointsIfTheirVolumeIsMissing) {
 
   Restart();
 
-  EXPECT_EQ(coordinator_->ListCheckpoints("line-1")->size(), 1);
+  EXPECT_EQ(coordinator_->checkpoints().List("line-1")->size(), 1);
   EXPECT_EQ(Get().state(), v1::RUNNING) << Get().message();
 }
 
@@ -373,18 +373,18 @@ TEST_F(CoordinatorTest, TheSameRequestIdIsTheSameJob) {
   v1::CreateJobRequest request;
   *request.mutable_spec() = LinearJob();
   request.set_request_id("once");
-  const auto first = coordinator_->CreateJob(request);
+  const auto first = coordinator_->users().CreateJob(request);
   ASSERT_TRUE(first.ok()) << first.status();
 
   Restart();
-  EXPECT_EQ(coordinator_->CreateJob(request)->name(), first->name());
+  EXPECT_EQ(coordinator_->users().CreateJob(request)->name(), first->name());
   request.mutable_spec()->set_priority(3);
-  const auto other = coordinator_->CreateJob(request);
+  const auto other = coordinator_->users().CreateJob(request);
 
   EXPECT_TRUE(absl::IsAlreadyExists(other.status())) << other.status();
   EXPECT_EQ(ReasonOf(other.status()), "REQUEST_ID_REUSED");
   EXPECT_THAT(std::string(other.status().message()), HasSubstr("use a new request_id"));
-  EXPECT_EQ(coordinator_->ListJobs({})->jobs_size(), 1);
+  EXPECT_EQ(coordinator_->users().ListJobs({})->jobs_size(), 1);
 }
 
 TEST_F(CoordinatorTest, AFaultySpecReportsAllFaultsAndLeavesNothingBehind) {
@@ -399,14 +399,14 @@ TEST_F(CoordinatorTest, AFaultySpecReportsAllFaultsAndLeavesNothingBehind) {
       .set_string_value("red");
   request.mutable_spec()->mutable_checkpoint()->set_resume_from("nobody-7@3");
 
-  const auto job = coordinator_->CreateJob(request);
+  const auto job = coordinator_->users().CreateJob(request);
 
   std::vector<std::string> fields;
   for (const FieldFault& fault : FaultsOf(job.status())) fields.push_back(fault.field);
   EXPECT_THAT(fields, Contains("resources.workers.max"));
   EXPECT_THAT(fields, Contains("model.zoo.args.colour"));
   EXPECT_THAT(fields, Contains("checkpoint.resume_from"));
-  EXPECT_EQ(coordinator_->ListJobs({})->jobs_size(), 0);
+  EXPECT_EQ(coordinator_->users().ListJobs({})->jobs_size(), 0);
   EXPECT_FALSE(std::filesystem::exists(state_dir_ + "/jobs/line-1"));
 }
 
@@ -418,7 +418,7 @@ TEST_F(CoordinatorTest, AGroupWithoutMatchesIsRefusedWithTheModelsNames) {
   training.mutable_parameter_groups(0)->set_learning_rate_factor(0.5);
   training.add_parameter_groups()->add_match("*.bais");
 
-  const auto job = coordinator_->CreateJob(request);
+  const auto job = coordinator_->users().CreateJob(request);
 
   const std::vector<FieldFault> faults = FaultsOf(job.status());
   ASSERT_EQ(faults.size(), 1) << job.status();
@@ -431,21 +431,21 @@ TEST_F(CoordinatorTest, ValidateOnlyReturnsTheJobAndStoresNothing) {
   *request.mutable_spec() = LinearJob();
   request.set_validate_only(true);
 
-  const auto job = coordinator_->CreateJob(request);
+  const auto job = coordinator_->users().CreateJob(request);
 
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_GT(job->spec().chunk_bytes(), 0) << "defaults are filled in";
-  EXPECT_EQ(coordinator_->ListJobs({})->jobs_size(), 0);
+  EXPECT_EQ(coordinator_->users().ListJobs({})->jobs_size(), 0);
 }
 
 TEST_F(CoordinatorTest, ListsNewestFirstInPagesAndByState) {
   for (int i = 0; i < 5; ++i) Create();
-  ASSERT_TRUE(coordinator_->CancelJob("line-3").ok());
+  ASSERT_TRUE(coordinator_->users().CancelJob("line-3").ok());
   v1::ListJobsRequest request;
   request.set_page_size(2);
   std::vector<std::string> names;
   do {
-    const auto page = coordinator_->ListJobs(request);
+    const auto page = coordinator_->users().ListJobs(request);
     for (const v1::Job& job : page->jobs()) names.push_back(job.name());
     request.set_page_token(page->next_page_token());
   } while (!request.page_token().empty());
@@ -454,15 +454,15 @@ TEST_F(CoordinatorTest, ListsNewestFirstInPagesAndByState) {
 
   v1::ListJobsRequest cancelled;
   cancelled.add_states(v1::CANCELLED);
-  EXPECT_EQ(coordinator_->ListJobs(cancelled)->jobs(0).name(), "jobs/line-3");
+  EXPECT_EQ(coordinator_->users().ListJobs(cancelled)->jobs(0).name(), "jobs/line-3");
   request.set_page_token("nonsense");
-  EXPECT_TRUE(absl::IsInvalidArgument(coordinator_->ListJobs(request).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(coordinator_->users().ListJobs(request).status()));
 }
 
 TEST_F(CoordinatorTest, CancellingReleasesMembersForTheNextJob) {
   CreateRunning();
   Create();
-  ASSERT_TRUE(coordinator_->CancelJob("jobs/line-1").ok());
+  ASSERT_TRUE(coordinator_->users().CancelJob("jobs/line-1").ok());
 
   for (int i = 0; i < 4; ++i) Exchange();
 
@@ -474,7 +474,7 @@ TEST_F(CoordinatorTest, AResumedJobContinuesFromItsCheckpoint) {
   CreateRunning();
   StepWorkers(3);
   Exchange();
-  ASSERT_TRUE(coordinator_->SuspendJob("line-1").ok());
+  ASSERT_TRUE(coordinator_->users().SuspendJob("line-1").ok());
   Exchange();
   ASSERT_EQ(members_.at("p-0").snapshots.size(), 1);
   const v1::Snapshot snapshot = members_.at("p-0").snapshots[0];
@@ -494,7 +494,7 @@ TEST_F(CoordinatorTest, AResumedJobContinuesFromItsCheckpoint) {
   resume.set_name("line-1");
   resume.mutable_resources()->mutable_workers()->set_min(2);
   resume.mutable_resources()->set_ps(1);
-  ASSERT_TRUE(coordinator_->ResumeJob(resume).ok());
+  ASSERT_TRUE(coordinator_->users().ResumeJob(resume).ok());
   for (int i = 0; i < 3; ++i) Exchange();
 
   EXPECT_EQ(Get().state(), v1::RUNNING) << Get().message();
@@ -506,13 +506,13 @@ TEST_F(CoordinatorTest, AResumedJobContinuesFromItsCheckpoint) {
   v1::ReadShardRequest request;
   request.set_job("line-1");
   request.set_generation(2);
-  const auto source = coordinator_->FindRestore(request);
+  const auto source = coordinator_->checkpoints().FindRestore(request);
   ASSERT_TRUE(source.ok()) << source.status();
   auto restore = ShardRestore::Open(source->plan, source->directory, 0);
   ASSERT_TRUE(restore.ok()) << restore.status();
-  coordinator_->NoteRead(absl::OkStatus());
-  coordinator_->NoteRead(absl::CancelledError("the caller is gone"));
-  coordinator_->NoteRead(ShardRestore::Open(source->plan, "/nowhere", 0).status());
+  coordinator_->checkpoints().NoteRead(absl::OkStatus());
+  coordinator_->checkpoints().NoteRead(absl::CancelledError("the caller is gone"));
+  coordinator_->checkpoints().NoteRead(ShardRestore::Open(source->plan, "/nowhere", 0).status());
   EXPECT_THAT(metrics_->Render(), HasSubstr("\nmuster_checkpoint_damaged_total 1\n"));
   int slices = 0;
   while (true) {
@@ -535,7 +535,7 @@ TEST_F(CoordinatorTest, AJobMayStartFromAnotherJobsCheckpointOrADirectory) {
   CreateRunning();
   FinishJob();
   ASSERT_EQ(Get().state(), v1::SUCCEEDED);
-  const std::string directory = coordinator_->GetCheckpoint("line-1")->directory();
+  const std::string directory = coordinator_->checkpoints().Get("line-1")->directory();
 
   v1::JobSpec spec = LinearJob();
   spec.mutable_training()->set_steps(10);
@@ -549,8 +549,8 @@ TEST_F(CoordinatorTest, AJobMayStartFromAnotherJobsCheckpointOrADirectory) {
     v1::ReadShardRequest request;
     request.set_job(plan.job());
     request.set_generation(1);
-    EXPECT_EQ(coordinator_->FindRestore(request)->directory, directory);
-    ASSERT_TRUE(coordinator_->CancelJob(job.name()).ok());
+    EXPECT_EQ(coordinator_->checkpoints().FindRestore(request)->directory, directory);
+    ASSERT_TRUE(coordinator_->users().CancelJob(job.name()).ok());
     Exchange();
   }
 
@@ -558,7 +558,7 @@ TEST_F(CoordinatorTest, AJobMayStartFromAnotherJobsCheckpointOrADirectory) {
   spec.mutable_training()->set_steps(6);
   v1::CreateJobRequest misfit;
   *misfit.mutable_spec() = spec;
-  EXPECT_THAT(std::string(coordinator_->CreateJob(misfit).status().message()),
+  EXPECT_THAT(std::string(coordinator_->users().CreateJob(misfit).status().message()),
               HasSubstr("checkpoint.resume_from"));
 }
 
@@ -568,7 +568,7 @@ TEST_F(CoordinatorTest, RefusesADamagedResumePointAndNamesIntactOnes) {
   Exchange();
   WriteShards(4);
   FinishJob();
-  const std::string directory = coordinator_->GetCheckpoint("line-1@6")->directory();
+  const std::string directory = coordinator_->checkpoints().Get("line-1@6")->directory();
   const std::string file = directory + "/model-00001-of-00001.safetensors";
   std::filesystem::resize_file(file, 100);
   v1::CreateJobRequest request;
@@ -578,13 +578,13 @@ TEST_F(CoordinatorTest, RefusesADamagedResumePointAndNamesIntactOnes) {
 
   for (const std::string& from : {std::string("line-1@6"), directory}) {
     checkpoint.set_resume_from(from);
-    const absl::Status refused = coordinator_->CreateJob(request).status();
+    const absl::Status refused = coordinator_->users().CreateJob(request).status();
     EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr(file + ": ends at offset 100"),
                                                       HasSubstr("; sound beside it: step 4")));
   }
 
   checkpoint.set_resume_from("line-1");
-  const auto job = coordinator_->CreateJob(request);
+  const auto job = coordinator_->users().CreateJob(request);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->progress().step(), 4);
   ASSERT_EQ(job->warnings_size(), 1);
@@ -600,7 +600,7 @@ TEST_F(CoordinatorTest, AJobLosesAMemberWithAnExpiredLease) {
   StepWorkers(2);
   Exchange();
   FakeMember& lost = members_.at("p-1");
-  coordinator_->Detach(*lost.attachment, Coordinator::Departure::kBroken);
+  coordinator_->members().Detach(*lost.attachment, Fleet::Departure::kBroken);
   lost.attachment.reset();
 
   for (int i = 0; i < 7; ++i) Exchange(absl::Seconds(1));
@@ -655,7 +655,7 @@ TEST_F(CoordinatorTest, ASilentStreamIsClosedWithItsMembersNameAndLease) {
 TEST_F(CoordinatorTest, AMemberThatReturnsWithinItsLeaseLosesNothing) {
   CreateRunning();
   FakeMember& member = members_.at("p-1");
-  coordinator_->Detach(*member.attachment, Coordinator::Departure::kBroken);
+  coordinator_->members().Detach(*member.attachment, Fleet::Departure::kBroken);
   now_ += absl::Seconds(3);
   Attach(member);
 
@@ -668,7 +668,7 @@ TEST_F(CoordinatorTest, ANewProcessUnderAnOldNameReplacesTheOldOne) {
   CreateRunning();
   FakeMember& member = members_.at("w-1");
   const std::shared_ptr<Attachment> old = member.attachment;
-  coordinator_->Detach(*old, Coordinator::Departure::kBroken);
+  coordinator_->members().Detach(*old, Fleet::Departure::kBroken);
   member.hello.set_incarnation("w-1-2");
   member.hello.clear_ordinal();
   member.jobs.clear();
@@ -695,14 +695,14 @@ TEST_F(CoordinatorTest, AWatchLearnsOfARecoveryAtOnce) {
   v1::WatchJobRequest request;
   request.set_name("line-1");
   const auto watch =
-      coordinator_->WatchJob(request, std::make_shared<StreamWaker>([&] { ++wakes; }));
-  while (coordinator_->NextOf(**watch)->has_value()) continue;
+      coordinator_->users().WatchJob(request, std::make_shared<StreamWaker>([&] { ++wakes; }));
+  while (coordinator_->users().NextOf(**watch)->has_value()) continue;
 
   StepWorkers(1);
   Exchange(absl::ZeroDuration());
 
   EXPECT_EQ(wakes, 1) << "the next second would be the next occasion";
-  const auto told = coordinator_->NextOf(**watch);
+  const auto told = coordinator_->users().NextOf(**watch);
   ASSERT_TRUE(told->has_value());
   EXPECT_EQ((*told)->response.job().progress().step(), Get().progress().step());
 }
@@ -749,11 +749,11 @@ TEST_F(CoordinatorTest, RefusesAReplacedProcessAfterTheLeaseAndARestart) {
   Exchange();
   FakeMember& member = members_.at("w-1");
   const v1::Hello zombie = member.hello;
-  coordinator_->Detach(*member.attachment, Coordinator::Departure::kBroken);
+  coordinator_->members().Detach(*member.attachment, Fleet::Departure::kBroken);
   member.hello.set_incarnation("w-1-2");
   member.hello.clear_ordinal();
   Attach(member);
-  coordinator_->Detach(*member.attachment, Coordinator::Departure::kOrderly);
+  coordinator_->members().Detach(*member.attachment, Fleet::Departure::kOrderly);
 
   EXPECT_EQ(ReasonOf(TryAttach(zombie)), "REPLACED");
   Restart();
@@ -772,22 +772,23 @@ TEST_F(CoordinatorTest, RefusesAMemberAfterTheStateFolderWasWiped) {
 
 TEST_F(CoordinatorTest, ACheckpointOnDemandIsCommittedAndFound) {
   CreateRunning();
-  const auto asked = coordinator_->RequestCheckpoint("line-1");
+  const auto asked = coordinator_->checkpoints().Request("line-1");
   ASSERT_TRUE(asked.ok()) << asked.status();
   Exchange();
   ASSERT_EQ(members_.at("p-1").snapshots.size(), 1);
-  EXPECT_FALSE(coordinator_->AwaitCheckpoint("line-1", *asked, absl::ZeroDuration())->has_value());
+  EXPECT_FALSE(
+      coordinator_->checkpoints().Await("line-1", *asked, absl::ZeroDuration())->has_value());
 
   WriteShards(asked->step, members_.at("p-1").snapshots[0].snapshot());
 
-  const auto saved = coordinator_->AwaitCheckpoint("line-1", *asked, absl::ZeroDuration());
+  const auto saved = coordinator_->checkpoints().Await("line-1", *asked, absl::ZeroDuration());
   ASSERT_TRUE(saved.ok() && saved->has_value()) << saved.status();
   EXPECT_EQ((*saved)->step(), asked->step);
 }
 
 TEST_F(CoordinatorTest, AFailedCheckpointOnDemandReportsItsReasonAtOnce) {
   CreateRunning();
-  const auto asked = coordinator_->RequestCheckpoint("line-1");
+  const auto asked = coordinator_->checkpoints().Request("line-1");
   ASSERT_TRUE(asked.ok()) << asked.status();
   Exchange();
   v1::SnapshotReport& failed = *members_.at("p-1").jobs.at("line-1").add_snapshots();
@@ -798,7 +799,7 @@ TEST_F(CoordinatorTest, AFailedCheckpointOnDemandReportsItsReasonAtOnce) {
   Exchange();
   Exchange();  // a member repeats its report until a later snapshot replaces it
 
-  const auto saved = coordinator_->AwaitCheckpoint("line-1", *asked, absl::ZeroDuration());
+  const auto saved = coordinator_->checkpoints().Await("line-1", *asked, absl::ZeroDuration());
 
   EXPECT_TRUE(absl::IsAborted(saved.status())) << saved.status();
   EXPECT_EQ(ReasonOf(saved.status()), "CHECKPOINT_FAILED");
@@ -810,7 +811,7 @@ TEST_F(CoordinatorTest, AFailedCheckpointOnDemandReportsItsReasonAtOnce) {
 // The disk failure ends the shard's stream, so the shard reports a failure, too.
 TEST_F(CoordinatorTest, CountsAFailedCheckpointOnDemandOnce) {
   CreateRunning();
-  const auto asked = coordinator_->RequestCheckpoint("line-1");
+  const auto asked = coordinator_->checkpoints().Request("line-1");
   ASSERT_TRUE(asked.ok()) << asked.status();
   Exchange();
   const uint64_t snapshot = members_.at("p-1").snapshots.at(0).snapshot();
@@ -818,7 +819,7 @@ TEST_F(CoordinatorTest, CountsAFailedCheckpointOnDemandOnce) {
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
   const absl::Status full =
       WithReason(absl::ResourceExhaustedError("no space left"), "STORAGE_FULL");
-  EXPECT_EQ(coordinator_->EndShard(**upload, full), full);
+  EXPECT_EQ(coordinator_->checkpoints().EndShard(**upload, full), full);
   v1::SnapshotReport& failed = *members_.at("p-1").jobs.at("line-1").add_snapshots();
   failed.set_shard(1);
   failed.set_snapshot(snapshot);
@@ -861,7 +862,7 @@ TEST_F(CoordinatorTest, ResolvesARoundWhenItsJobEnds) {
   Exchange();
   const auto round = (*BeginShard(0, 4))->round();
 
-  ASSERT_TRUE(coordinator_->CancelJob("line-1").ok());
+  ASSERT_TRUE(coordinator_->users().CancelJob("line-1").ok());
 
   ASSERT_TRUE(round->AwaitOutcome(absl::ZeroDuration()).has_value());
   EXPECT_EQ(ReasonOf(*round->AwaitOutcome(absl::ZeroDuration())), "STALE_SNAPSHOT");
@@ -871,7 +872,7 @@ TEST_F(CoordinatorTest, ACommitResolvesEveryRoundOfItsStep) {
   CreateRunning();
   members_.at("w-0").jobs.at("line-1").set_next_step(2);
   Exchange();
-  ASSERT_EQ(coordinator_->RequestCheckpoint("line-1")->step, 4) << "a periodic step, too";
+  ASSERT_EQ(coordinator_->checkpoints().Request("line-1")->step, 4) << "a periodic step, too";
   Exchange();
   const auto periodic = (*BeginShard(0, 4))->round();
 
@@ -935,7 +936,7 @@ TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndTransitions) {
   job.set_state(v1::MEMBER_FAILED);
   job.mutable_error()->set_reason("no token, " + std::string(1000, 'x'));
   Exchange();
-  coordinator_->Detach(*members_.at("p-1").attachment, Coordinator::Departure::kOrderly);
+  coordinator_->members().Detach(*members_.at("p-1").attachment, Fleet::Departure::kOrderly);
   members_.at("p-1").attachment.reset();
   const std::string failed = metrics_->Render();
   EXPECT_THAT(failed, HasSubstr("reason=\"MEMBER_FAILED\",to=\"failed\"} 1"));
@@ -953,9 +954,9 @@ TEST_F(CoordinatorTest, CountsMembersByRoleAndState) {
   EXPECT_THAT(metrics_->Render(), AllOf(count("worker", "attached", 2), count("ps", "attached", 2),
                                         count("ps", "draining", 0), count("ps", "silent", 0)));
 
-  coordinator_->Detach(*members_.at("p-1").attachment, Coordinator::Departure::kBroken);
+  coordinator_->members().Detach(*members_.at("p-1").attachment, Fleet::Departure::kBroken);
   members_.at("p-1").attachment.reset();
-  ASSERT_TRUE(coordinator_->DrainMember("p-0").ok());
+  ASSERT_TRUE(coordinator_->members().Drain("p-0").ok());
   Exchange(absl::Seconds(1));
   EXPECT_THAT(metrics_->Render(), AllOf(count("worker", "attached", 2), count("ps", "attached", 0),
                                         count("ps", "draining", 1), count("ps", "silent", 1)));
@@ -979,7 +980,7 @@ TEST_F(CoordinatorTest, ReturnsTheLinksOfARunningJobByRank) {
   EXPECT_EQ(links->members(1).links(0).sent_bytes(), 17);
   EXPECT_TRUE(links->members(1).has_report_time());
 
-  ASSERT_TRUE(coordinator_->CancelJob("jobs/line-1").ok());
+  ASSERT_TRUE(coordinator_->users().CancelJob("jobs/line-1").ok());
   EXPECT_THAT(coordinator_->queries().ReadJobLinks(request)->members(), IsEmpty());
 }
 
@@ -997,8 +998,8 @@ TEST_F(CoordinatorTest, ExportsTheStateOfEachJobWithItsReason) {
   EXPECT_THAT(metrics_->Render(), AllOf(state("line-1", "STARTED", "running"),
                                         state("line-2", "WAITS_FOR_WORKERS", "queued")));
 
-  ASSERT_TRUE(coordinator_->CancelJob(queued.name()).ok());
-  coordinator_->Detach(*members_.at("w-0").attachment, Coordinator::Departure::kOrderly);
+  ASSERT_TRUE(coordinator_->users().CancelJob(queued.name()).ok());
+  coordinator_->members().Detach(*members_.at("w-0").attachment, Fleet::Departure::kOrderly);
   members_.at("w-0").attachment.reset();  // the running job recovers
   Exchange(absl::Seconds(2));
   const std::string after = metrics_->Render();
@@ -1023,7 +1024,7 @@ TEST_F(CoordinatorTest, ExportsHowManyWorkersJobsWant) {
   EXPECT_EQ(Get(queued.name()).state(), v1::QUEUED);
   EXPECT_THAT(metrics_->Render(), wanted(kWorkers + 3, kWorkers + 7));
 
-  ASSERT_TRUE(coordinator_->CancelJob(queued.name()).ok());
+  ASSERT_TRUE(coordinator_->users().CancelJob(queued.name()).ok());
   Exchange(absl::Seconds(2));
   EXPECT_THAT(metrics_->Render(), wanted(kWorkers, kWorkers));
 }
@@ -1038,18 +1039,18 @@ TEST_F(CoordinatorTest, RefusesCorruptSlicesAndOldGenerations) {
   v1::WriteShardHeader stale;
   stale.set_job("line-1");
   stale.set_step(4);
-  EXPECT_TRUE(absl::IsFailedPrecondition(coordinator_->BeginShard(stale).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(coordinator_->checkpoints().BeginShard(stale).status()));
 
   WriteShards(4);
 
-  EXPECT_EQ(coordinator_->ListCheckpoints("line-1")->size(), 1);
+  EXPECT_EQ(coordinator_->checkpoints().List("line-1")->size(), 1);
   EXPECT_EQ(Get().state(), v1::RUNNING);
 }
 
 TEST_F(CoordinatorTest, OnlyFilesOfTheCheckpointCanBeRead) {
   CreateRunning();
   FinishJob();
-  const auto checkpoint = coordinator_->GetCheckpoint("line-1");
+  const auto checkpoint = coordinator_->checkpoints().Get("line-1");
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   v1::ReadCheckpointRequest request;
   for (const char* path : {"../../metrics.jsonl", "/etc/passwd", "..", "nothing"}) {
@@ -1069,21 +1070,21 @@ TEST_F(CoordinatorTest, OnlyFilesOfTheCheckpointCanBeRead) {
 
 TEST_F(CoordinatorTest, DeletingRemovesAFinishedJobAndItsFolder) {
   CreateRunning();
-  EXPECT_EQ(ReasonOf(coordinator_->DeleteJob("line-1")), "JOB_NOT_FINISHED");
+  EXPECT_EQ(ReasonOf(coordinator_->users().DeleteJob("line-1")), "JOB_NOT_FINISHED");
   FinishJob();
   v1::WatchJobRequest request;
   request.set_name("line-1");
-  const auto watch =
-      coordinator_->WatchJob(request, std::make_shared<StreamWaker>(std::function<void()>()));
+  const auto watch = coordinator_->users().WatchJob(
+      request, std::make_shared<StreamWaker>(std::function<void()>()));
 
-  ASSERT_TRUE(coordinator_->DeleteJob("line-1").ok());
+  ASSERT_TRUE(coordinator_->users().DeleteJob("line-1").ok());
 
-  EXPECT_EQ(coordinator_->NextOf(**watch).status().message(), "line-1 was deleted");
+  EXPECT_EQ(coordinator_->users().NextOf(**watch).status().message(), "line-1 was deleted");
 
-  EXPECT_TRUE(absl::IsNotFound(coordinator_->DeleteJob("line-1")));
+  EXPECT_TRUE(absl::IsNotFound(coordinator_->users().DeleteJob("line-1")));
   EXPECT_FALSE(std::filesystem::exists(state_dir_ + "/jobs/line-1"));
   Restart();
-  EXPECT_TRUE(absl::IsNotFound(coordinator_->GetJob("line-1").status()));
+  EXPECT_TRUE(absl::IsNotFound(coordinator_->users().GetJob("line-1").status()));
   EXPECT_EQ(Create().name(), "jobs/line-2") << "numbers are never used again";
 }
 
@@ -1110,20 +1111,20 @@ TEST_F(CoordinatorTest, KeepsACheckpointThatAJobStartsFrom) {
   Create(next);
   for (int64_t step = 3; step <= 4; ++step) advance(step);
   EXPECT_THAT(*ListCheckpointSteps(folder), ElementsAre(1, 2, 4));
-  ASSERT_TRUE(coordinator_->CancelJob("line-1").ok());
+  ASSERT_TRUE(coordinator_->users().CancelJob("line-1").ok());
   coordinator_->Settle();
 
-  const absl::Status refused = coordinator_->DeleteJob("line-1");
+  const absl::Status refused = coordinator_->users().DeleteJob("line-1");
   EXPECT_EQ(ReasonOf(refused), "CHECKPOINT_NEEDED");
   EXPECT_THAT(std::string(refused.message()), HasSubstr("line-2 (QUEUED)"));
   Restart();
-  EXPECT_EQ(ReasonOf(coordinator_->DeleteJob("line-1")), "CHECKPOINT_NEEDED");
+  EXPECT_EQ(ReasonOf(coordinator_->users().DeleteJob("line-1")), "CHECKPOINT_NEEDED");
 
-  ASSERT_TRUE(coordinator_->CancelJob("line-2").ok());
-  EXPECT_THAT(std::string(coordinator_->DeleteJob("line-1").message()),
+  ASSERT_TRUE(coordinator_->users().CancelJob("line-2").ok());
+  EXPECT_THAT(std::string(coordinator_->users().DeleteJob("line-1").message()),
               HasSubstr("line-3 (QUEUED)"));
-  ASSERT_TRUE(coordinator_->CancelJob("line-3").ok());
-  EXPECT_TRUE(coordinator_->DeleteJob("line-1").ok());
+  ASSERT_TRUE(coordinator_->users().CancelJob("line-3").ok());
+  EXPECT_TRUE(coordinator_->users().DeleteJob("line-1").ok());
 }
 
 TEST_F(CoordinatorTest, PrunesOlderCheckpointsAfterANewerCommit) {
@@ -1139,7 +1140,7 @@ TEST_F(CoordinatorTest, PrunesOlderCheckpointsAfterANewerCommit) {
   }
 
   std::vector<int64_t> steps;
-  const auto checkpoints = coordinator_->ListCheckpoints("");
+  const auto checkpoints = coordinator_->checkpoints().List("");
   for (const v1::Checkpoint& checkpoint : *checkpoints) steps.push_back(checkpoint.step());
   EXPECT_THAT(steps, ElementsAre(3, 4));
   EXPECT_THAT(*ListCheckpointSteps(state_dir_ + "/jobs/line-1/checkpoints"), ElementsAre(3, 4));
@@ -1151,24 +1152,24 @@ TEST_F(CoordinatorTest, AWatchResumesByRevisionAndEndsWithTheJob) {
   request.set_name("line-1");
   int wakes = 0;
   auto waker = std::make_shared<StreamWaker>([&] { ++wakes; });
-  auto watch = coordinator_->WatchJob(request, waker);
+  auto watch = coordinator_->users().WatchJob(request, waker);
   ASSERT_TRUE(watch.ok());
-  auto first = coordinator_->NextOf(**watch);
+  auto first = coordinator_->users().NextOf(**watch);
   ASSERT_TRUE(first.ok() && first->has_value());
   EXPECT_EQ((*first)->response.events_size(), 1);
-  EXPECT_FALSE(coordinator_->NextOf(**watch)->has_value());
+  EXPECT_FALSE(coordinator_->users().NextOf(**watch)->has_value());
 
-  ASSERT_TRUE(coordinator_->CancelJob("line-1").ok());
+  ASSERT_TRUE(coordinator_->users().CancelJob("line-1").ok());
 
   EXPECT_EQ(wakes, 1);
-  auto last = coordinator_->NextOf(**watch);
+  auto last = coordinator_->users().NextOf(**watch);
   EXPECT_TRUE((*last)->last);
   ASSERT_EQ((*last)->response.events_size(), 1);
   EXPECT_EQ((*last)->response.events(0).reason(), "CANCELLED");
 
   request.set_revision(2);
-  auto again = coordinator_->WatchJob(request, waker);
-  EXPECT_EQ((*coordinator_->NextOf(**again))->response.events_size(), 0);
+  auto again = coordinator_->users().WatchJob(request, waker);
+  EXPECT_EQ((*coordinator_->users().NextOf(**again))->response.events_size(), 0);
 }
 
 }  // namespace

@@ -342,7 +342,7 @@ absl::Status Serve(const Settings& settings, const StopSignal& stop) {
   stop.Await();
 
   LOG(INFO) << "stopping";
-  coordinator->SaveRunningJobs(absl::GetFlag(FLAGS_drain_timeout));
+  coordinator->checkpoints().SaveRunningJobs(absl::GetFlag(FLAGS_drain_timeout));
   ticker.Stop();
   health->Leave();
   services.server().GetHealthCheckService()->SetServingStatus(false);

@@ -107,7 +107,7 @@ class RecordedJob {
     Start();
     v1::CreateJobRequest request;
     *request.mutable_spec() = Spec();
-    ASSERT_TRUE(coordinator_->CreateJob(request).ok());
+    ASSERT_TRUE(coordinator_->users().CreateJob(request).ok());
     for (int i = 0; i < 3; ++i) Exchange();
     ASSERT_EQ(Get().state(), v1::RUNNING) << Get().message();
     for (int step = 0; step < kSteps; ++step) {
@@ -124,9 +124,9 @@ class RecordedJob {
     ASSERT_EQ(Get().state(), v1::SUCCEEDED) << Get().message();
     v1::WatchJobRequest watch;
     watch.set_name(kJob);
-    const auto events =
-        coordinator_->WatchJob(watch, std::make_shared<StreamWaker>(std::function<void()>()));
-    const auto answer = coordinator_->NextOf(**events);
+    const auto events = coordinator_->users().WatchJob(
+        watch, std::make_shared<StreamWaker>(std::function<void()>()));
+    const auto answer = coordinator_->users().NextOf(**events);
     for (const v1::JobEvent& event : (*answer)->response.events()) {
       states_[event.revision()] = event.state();
     }
@@ -143,7 +143,7 @@ class RecordedJob {
     request.mutable_spec()->mutable_training()->set_steps(steps);
     absl::Status created;
     for (int attempt = 0; attempt < 3; ++attempt) {
-      created = coordinator_->CreateJob(request).status();
+      created = coordinator_->users().CreateJob(request).status();
       if (created.ok()) break;
       std::cerr << created << "\n";
     }
@@ -209,7 +209,7 @@ class RecordedJob {
     return false;
   }
   bool Ended() {
-    const auto job = coordinator_->GetJob(kJob);
+    const auto job = coordinator_->users().GetJob(kJob);
     if (job.ok() && job->state() == v1::SUCCEEDED) return true;
     std::cerr << (job.ok() ? job->message() : job.status().ToString()) << "\n";
     return false;
@@ -225,10 +225,11 @@ class RecordedJob {
       header.set_generation(plan.generation());
       header.set_step(step);
       header.set_shard(shard);
-      auto upload = coordinator_->BeginShard(header);
+      auto upload = coordinator_->checkpoints().BeginShard(header);
       absl::Status status = upload.status();
       if (upload.ok() && upload->has_value()) {
-        status = coordinator_->EndShard(**upload, SendShard(plan, shard, step, **upload));
+        status =
+            coordinator_->checkpoints().EndShard(**upload, SendShard(plan, shard, step, **upload));
       }
       if (!status.ok()) std::cerr << status << "\n";
       taken = taken && status.ok();
@@ -254,7 +255,7 @@ class RecordedJob {
   void Attach(Member& member) {
     v1::MemberReport report = member.fake.Report();
     *report.mutable_hello() = member.fake.hello;
-    auto attached = coordinator_->Attach(
+    auto attached = coordinator_->members().Attach(
         report, std::make_shared<StreamWaker>([this, &member] { Receive(member); }));
     ASSERT_TRUE(attached.ok()) << attached.status();
     {
@@ -286,7 +287,8 @@ class RecordedJob {
     for (int round = 0; round < 2; ++round) {
       for (auto& [name, member] : members_) {
         for (const v1::Directive& directive : member.Take()) member.fake.Obey(directive);
-        ASSERT_TRUE(coordinator_->Report(*member.fake.attachment, member.fake.Report()).ok());
+        ASSERT_TRUE(
+            coordinator_->members().Report(*member.fake.attachment, member.fake.Report()).ok());
       }
       now_ += LeaseTable::kCheckInterval;
       coordinator_->Tick();
@@ -295,9 +297,10 @@ class RecordedJob {
     for (auto& [name, member] : members_) {
       for (const v1::Directive& directive : member.Take()) member.fake.Obey(directive);
     }
-    if (const auto job = coordinator_->GetJob(kJob); job.ok()) Hear({.revision = job->revision()});
+    if (const auto job = coordinator_->users().GetJob(kJob); job.ok())
+      Hear({.revision = job->revision()});
   }
-  v1::Job Get() { return *coordinator_->GetJob(kJob); }
+  v1::Job Get() { return *coordinator_->users().GetJob(kJob); }
 
   void WriteShards(int64_t step) {
     const v1::JobPlan& plan = members_.at("p-0").fake.plans.at(kJob);
@@ -307,11 +310,11 @@ class RecordedJob {
       header.set_generation(plan.generation());
       header.set_step(step);
       header.set_shard(shard);
-      auto upload = coordinator_->BeginShard(header);
+      auto upload = coordinator_->checkpoints().BeginShard(header);
       ASSERT_TRUE(upload.ok()) << upload.status();
       ASSERT_TRUE(upload->has_value());
       const absl::Status sent = SendShard(plan, shard, step, **upload);
-      const absl::Status ended = coordinator_->EndShard(**upload, sent);
+      const absl::Status ended = coordinator_->checkpoints().EndShard(**upload, sent);
       ASSERT_TRUE(ended.ok()) << ended;
     }
     Hear({.checkpoint = step});
@@ -400,7 +403,7 @@ class PowerCutTest : public ::testing::Test {
     auto opened = Coordinator::Open({.state_dir = root_ + "/state", .metrics = &metrics});
     ASSERT_TRUE(opened.ok()) << opened.status();
     Coordinator& coordinator = **opened;
-    const auto job = coordinator.GetJob(kJob);
+    const auto job = coordinator.users().GetJob(kJob);
     if (!job.ok()) {
       EXPECT_EQ(heard.revision, 0) << job.status();
       return;
@@ -420,7 +423,7 @@ class PowerCutTest : public ::testing::Test {
       EXPECT_EQ(steps, steps_of_job);
     }
 
-    const auto checkpoints = coordinator.ListCheckpoints(kJob);
+    const auto checkpoints = coordinator.checkpoints().List(kJob);
     ASSERT_TRUE(checkpoints.ok()) << checkpoints.status();
     std::vector<int64_t> listed;
     std::set<std::string> names;

@@ -158,7 +158,7 @@ class Simulation : public SimulatedWorld {
     AtCoordinator([this](Coordinator& coordinator) {
       v1::CreateJobRequest request;
       *request.mutable_spec() = SpecOf(options_);
-      const auto job = coordinator.CreateJob(request);
+      const auto job = coordinator.users().CreateJob(request);
       CHECK(job.ok()) << job.status();
     });
     healed_ = time_.now();
@@ -325,7 +325,7 @@ class Simulation : public SimulatedWorld {
     if (choice < 93) return Evacuate();
     if (choice < 97) return Suspend();
     AtCoordinator(
-        [](Coordinator& coordinator) { coordinator.RequestCheckpoint(kJob).IgnoreError(); });
+        [](Coordinator& coordinator) { coordinator.checkpoints().Request(kJob).IgnoreError(); });
   }
 
   void StandStill(SimulatedMember& member) {
@@ -370,7 +370,7 @@ class Simulation : public SimulatedWorld {
 
   void Suspend() {
     AtCoordinator([this](Coordinator& coordinator) {
-      if (!coordinator.SuspendJob(kJob).ok()) return;
+      if (!coordinator.users().SuspendJob(kJob).ok()) return;
       Log("the job is to be suspended");
       HealsIn(absl::ZeroDuration());
       Resume();
@@ -384,10 +384,10 @@ class Simulation : public SimulatedWorld {
     time_.After(pause, [this] {
       bool again = true;
       AtCoordinator([&](Coordinator& coordinator) {
-        const auto job = coordinator.GetJob(kJob);
+        const auto job = coordinator.users().GetJob(kJob);
         v1::ResumeJobRequest request;
         request.set_name(kJob);
-        again = !IsTerminal(job->state()) && !coordinator.ResumeJob(request).ok();
+        again = !IsTerminal(job->state()) && !coordinator.users().ResumeJob(request).ok();
       });
       if (again) Resume();
     });
@@ -396,7 +396,7 @@ class Simulation : public SimulatedWorld {
   // ---- invariants
 
   void CheckJob() {
-    const auto job = coordinator_->GetJob(kJob);
+    const auto job = coordinator_->users().GetJob(kJob);
     if (!job.ok() || job->revision() == revision_) return;
     if (job->revision() < revision_) {
       Violated(
@@ -479,7 +479,7 @@ class Simulation : public SimulatedWorld {
 
   // Checks invariant I8 (the last checkpoint exists) and I5 (it has the values of its step).
   void CheckCheckpoint(const std::string& name) {
-    const auto checkpoint = coordinator_->GetCheckpoint(name);
+    const auto checkpoint = coordinator_->checkpoints().Get(name);
     if (!checkpoint.ok() || !fs::exists(checkpoint->directory() + "/manifest.json")) {
       return Violated(absl::StrCat("I8: ", name, " is not there"));
     }

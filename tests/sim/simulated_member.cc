@@ -57,7 +57,7 @@ void SimulatedMember::Kill(bool with_host) {
     stream_->broken = true;
     if (!with_host) {
       Detach(stream_, time().Between(absl::ZeroDuration(), absl::Milliseconds(100)),
-             Coordinator::Departure::kBroken);
+             Fleet::Departure::kBroken);
     }
   }
   Exit();
@@ -96,8 +96,8 @@ void SimulatedMember::Attach() {
     for (v1::JobReport& job : Reports()) *report.add_jobs() = std::move(job);
     *report.mutable_hello() = hello_;
     report.set_leaving(leaving_);
-    auto attached =
-        coordinator.Attach(report, std::make_shared<StreamWaker>(std::function<void()>()));
+    auto attached = coordinator.members().Attach(
+        report, std::make_shared<StreamWaker>(std::function<void()>()));
     if (attached.ok()) {
       stream_ = std::make_shared<Stream>(Stream{.attachment = *std::move(attached),
                                                 .coordinator_life = world_->coordinator_life()});
@@ -116,11 +116,12 @@ void SimulatedMember::Attach() {
 
 // Tells the coordinator, after `delay`, that the stream has ended.
 void SimulatedMember::Detach(const std::shared_ptr<Stream>& stream, absl::Duration delay,
-                             Coordinator::Departure departure) {
+                             Fleet::Departure departure) {
   time().After(delay, [world = world_, stream, departure] {
     if (stream->coordinator_life != world->coordinator_life()) return;
-    world->AtCoordinator(
-        [&](Coordinator& coordinator) { coordinator.Detach(*stream->attachment, departure); });
+    world->AtCoordinator([&](Coordinator& coordinator) {
+      coordinator.members().Detach(*stream->attachment, departure);
+    });
   });
 }
 
@@ -134,7 +135,7 @@ void SimulatedMember::BreakStream() {
   world_->Log(absl::StrCat(name_, "'s stream breaks"));
   stream_->broken = true;
   Detach(stream_, time().Between(absl::ZeroDuration(), absl::Seconds(2)),
-         Coordinator::Departure::kBroken);
+         Fleet::Departure::kBroken);
   Later(time().Between(absl::ZeroDuration(), absl::Milliseconds(500)), [this, stream = stream_] {
     if (stream == stream_) LoseStream();
   });
@@ -164,7 +165,7 @@ void SimulatedMember::TakeDirectives() {
   world_->Log(
       absl::StrCat(name_, "'s stream is closed: ", stream_->attachment->closed().ToString()));
   stream_->broken = true;
-  Detach(stream_, absl::ZeroDuration(), Coordinator::Departure::kBroken);
+  Detach(stream_, absl::ZeroDuration(), Fleet::Departure::kBroken);
   Later(after(stream_->directive_arrives), [this, stream = stream_] {
     if (stream == stream_) LoseStream();
   });
@@ -210,13 +211,13 @@ void SimulatedMember::SendReport() {
                    return;
                  world->AtCoordinator([&](Coordinator& coordinator) {
                    // If the stream was closed meanwhile, TakeDirectives() ends it.
-                   coordinator.Report(*stream->attachment, report).IgnoreError();
+                   coordinator.members().Report(*stream->attachment, report).IgnoreError();
                  });
                });
   if (!leaves) return;
   world_->Log(absl::StrCat(name_, " leaves"));
   Detach(stream_, stream_->report_arrives - time().now() + absl::Milliseconds(1),
-         Coordinator::Departure::kOrderly);
+         Fleet::Departure::kOrderly);
   Exit();
 }
 

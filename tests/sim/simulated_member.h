@@ -113,7 +113,7 @@ class SimulatedMember {
 
   void Attach();
   void Detach(const std::shared_ptr<Stream>& stream, absl::Duration delay,
-              Coordinator::Departure departure);
+              Fleet::Departure departure);
   void LoseStream();
   void ReportAgain();
   void SendReport();

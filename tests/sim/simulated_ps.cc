@@ -226,7 +226,7 @@ class SimulatedPs::Service : public ShardListener {
     request.set_job(plan_->job());
     request.set_generation(plan_->generation());
     request.set_shard(ToInt(shard.shard()));
-    ASSIGN_OR_RETURN(const auto source, coordinator.FindRestore(request));
+    ASSIGN_OR_RETURN(const auto source, coordinator.checkpoints().FindRestore(request));
     ASSIGN_OR_RETURN(const auto reader,
                      ShardRestore::Open(source.plan, source.directory, request.shard()));
     shard.BeginRestore();
@@ -381,7 +381,7 @@ class SimulatedPs::Service : public ShardListener {
     absl::Status begun, sent;
     std::shared_ptr<ShardUpload> upload;  // null: the checkpoint exists already
     const bool there = ps_.world().AtCoordinator([&](Coordinator& coordinator) {
-      auto began = coordinator.BeginShard(header);
+      auto began = coordinator.checkpoints().BeginShard(header);
       begun = began.status();
       if (!began.ok() || !began->has_value()) return;
       upload = std::make_shared<ShardUpload>(**began);
@@ -401,7 +401,7 @@ class SimulatedPs::Service : public ShardListener {
                        }
                        absl::Status ended;
                        world->AtCoordinator([&](Coordinator& coordinator) {
-                         ended = coordinator.EndShard(
+                         ended = coordinator.checkpoints().EndShard(
                              *upload, here ? sent : absl::CancelledError("broke off"));
                        });
                        if (here && Ended(snapshot, stream, ended)) return;

@@ -44,8 +44,8 @@ void AttachStream::OnWriteDone(bool ok) {
 void AttachStream::OnDone() {
   waker_->Disarm();
   if (attachment_ != nullptr) {
-    coordinator_->Detach(*attachment_, cancelled_ ? Coordinator::Departure::kBroken
-                                                  : Coordinator::Departure::kOrderly);
+    coordinator_->members().Detach(
+        *attachment_, cancelled_ ? Fleet::Departure::kBroken : Fleet::Departure::kOrderly);
   }
   delete this;
 }
@@ -56,7 +56,7 @@ absl::Status AttachStream::Take() {
     return WithReason(absl::InvalidArgumentError("the message is not a MemberReport"),
                       "REPORT_INVALID");
   }
-  if (attachment_ != nullptr) return coordinator_->Report(*attachment_, report_);
+  if (attachment_ != nullptr) return coordinator_->members().Report(*attachment_, report_);
   const v1::Hello& hello = report_.hello();
   const absl::Status speaks = CheckSpeaksAs(
       caller_.certificate, hello.role() == v1::PS ? Role::kPs : Role::kWorker, hello.member());
@@ -64,7 +64,7 @@ absl::Status AttachStream::Take() {
     access_->Audit(caller_, "Attach", hello.member(), speaks);
     return speaks;
   }
-  auto attachment = coordinator_->Attach(report_, waker_);
+  auto attachment = coordinator_->members().Attach(report_, waker_);
   if (!attachment.ok()) return attachment.status();
   attachment_ = *std::move(attachment);
   guard_.Advance(absl::InfiniteDuration());  // from here on the member's lease limits the wait

@@ -14,7 +14,7 @@ grpc::ServerUnaryReactor* FleetService::DrainMember(grpc::CallbackServerContext*
   const auto caller = access_->Check(*context, "DrainMember", Permission::kAdmin);
   absl::Status drained = caller.status();
   if (caller.ok()) {
-    drained = coordinator_->DrainMember(request->name());
+    drained = coordinator_->members().Drain(request->name());
     access_->Audit(*caller, "DrainMember", request->name(), drained);
   }
   reactor->Finish(ToGrpc(drained));

@@ -35,11 +35,11 @@ struct OneJob {
   static absl::StatusOr<std::shared_ptr<Watch>> Open(Coordinator& coordinator,
                                                      const Request& request,
                                                      std::shared_ptr<StreamWaker> waker) {
-    return coordinator.WatchJob(request, std::move(waker));
+    return coordinator.users().WatchJob(request, std::move(waker));
   }
   static absl::StatusOr<std::optional<Update<Response>>> Next(Coordinator& coordinator,
                                                               Watch& watch) {
-    ASSIGN_OR_RETURN(auto next, coordinator.NextOf(watch));
+    ASSIGN_OR_RETURN(auto next, coordinator.users().NextOf(watch));
     if (!next) return std::nullopt;
     return Update<Response>{std::move(next->response), next->last};
   }
@@ -159,7 +159,8 @@ grpc::Status JobService::UploadModel(grpc::ServerContext* context,
   const auto ticket = admission_->Enter(CallKind::kModelUpload, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
   CallWatch::Guard guard(watch_, watch_->first_message_max(), [context] { context->TryCancel(); });
-  auto stored = TakeModel(*context, *reader, guard, watch_->stall_max(), coordinator_->uploads());
+  auto stored =
+      TakeModel(*context, *reader, guard, watch_->stall_max(), coordinator_->users().uploads());
   access_->Audit(*caller, "UploadModel", stored.ok() ? *stored : "", stored.status());
   if (!stored.ok()) return ToGrpc(stored.status());
   response->set_path(*std::move(stored));
@@ -171,9 +172,9 @@ grpc::Status JobService::CreateJob(grpc::ServerContext* context,
   const auto caller = access_->Check(*context, "CreateJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kCreate, context->peer());
-  const auto created =
-      ticket.ok() ? coordinator_->CreateJob(*request, [context] { return context->IsCancelled(); })
-                  : absl::StatusOr<v1::Job>(ticket.status());
+  const auto created = ticket.ok() ? coordinator_->users().CreateJob(
+                                         *request, [context] { return context->IsCancelled(); })
+                                   : absl::StatusOr<v1::Job>(ticket.status());
   if (!request->validate_only()) {
     access_->Audit(*caller, "CreateJob", created.ok() ? created->name() : request->spec().name(),
                    created.status());
@@ -185,21 +186,21 @@ grpc::Status JobService::GetJob(grpc::ServerContext* context, const v1::GetJobRe
                                 v1::Job* response) {
   const auto caller = access_->Check(*context, "GetJob", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
-  return Answer(coordinator_->GetJob(request->name()), response);
+  return Answer(coordinator_->users().GetJob(request->name()), response);
 }
 
 grpc::Status JobService::ListJobs(grpc::ServerContext* context, const v1::ListJobsRequest* request,
                                   v1::ListJobsResponse* response) {
   const auto caller = access_->Check(*context, "ListJobs", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
-  return Answer(coordinator_->ListJobs(*request), response);
+  return Answer(coordinator_->users().ListJobs(*request), response);
 }
 
 grpc::Status JobService::CancelJob(grpc::ServerContext* context,
                                    const v1::CancelJobRequest* request, v1::Job* response) {
   const auto caller = access_->Check(*context, "CancelJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
-  const auto changed = coordinator_->CancelJob(request->name());
+  const auto changed = coordinator_->users().CancelJob(request->name());
   access_->Audit(*caller, "CancelJob", request->name(), changed.status());
   return Answer(changed, response);
 }
@@ -208,7 +209,7 @@ grpc::Status JobService::DeleteJob(grpc::ServerContext* context,
                                    const v1::DeleteJobRequest* request, google::protobuf::Empty*) {
   const auto caller = access_->Check(*context, "DeleteJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
-  const absl::Status changed = coordinator_->DeleteJob(request->name());
+  const absl::Status changed = coordinator_->users().DeleteJob(request->name());
   access_->Audit(*caller, "DeleteJob", request->name(), changed);
   return ToGrpc(changed);
 }
@@ -217,7 +218,7 @@ grpc::Status JobService::SuspendJob(grpc::ServerContext* context,
                                     const v1::SuspendJobRequest* request, v1::Job* response) {
   const auto caller = access_->Check(*context, "SuspendJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
-  const auto changed = coordinator_->SuspendJob(request->name());
+  const auto changed = coordinator_->users().SuspendJob(request->name());
   access_->Audit(*caller, "SuspendJob", request->name(), changed.status());
   return Answer(changed, response);
 }
@@ -226,7 +227,7 @@ grpc::Status JobService::ResumeJob(grpc::ServerContext* context,
                                    const v1::ResumeJobRequest* request, v1::Job* response) {
   const auto caller = access_->Check(*context, "ResumeJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
-  const auto changed = coordinator_->ResumeJob(*request);
+  const auto changed = coordinator_->users().ResumeJob(*request);
   access_->Audit(*caller, "ResumeJob", request->name(), changed.status());
   return Answer(changed, response);
 }
@@ -235,7 +236,7 @@ grpc::Status JobService::UpdateJob(grpc::ServerContext* context,
                                    const v1::UpdateJobRequest* request, v1::Job* response) {
   const auto caller = access_->Check(*context, "UpdateJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
-  const auto changed = coordinator_->UpdateJob(*request);
+  const auto changed = coordinator_->users().UpdateJob(*request);
   access_->Audit(*caller, "UpdateJob", request->name(), changed.status());
   return Answer(changed, response);
 }

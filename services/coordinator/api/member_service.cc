@@ -99,10 +99,10 @@ grpc::Status MemberService::WriteShard(grpc::ServerContext* context,
   if (!first.has_header()) {
     return ToGrpc(OutOfOrder("the first message must be the header"));
   }
-  auto upload = coordinator_->BeginShard(first.header(), caller->certificate);
+  auto upload = coordinator_->checkpoints().BeginShard(first.header(), caller->certificate);
   if (!upload.ok()) return ToGrpc(upload.status());
   if (!upload->has_value()) return grpc::Status::OK;
-  const absl::Status ended = coordinator_->EndShard(
+  const absl::Status ended = coordinator_->checkpoints().EndShard(
       **upload, TakeSlices(*context, *reader, guard, watch_->stall_max(), **upload));
   // Releases the ticket: this call waits for other shards and must not keep them out.
   *ticket = Admission::Ticket();
@@ -119,13 +119,13 @@ grpc::Status MemberService::WriteShardDirect(grpc::ServerContext* context, Direc
   if (!stream->Read(&first)) return ToGrpc(CallerGone());
   if (!first.has_header()) return ToGrpc(OutOfOrder("the first message must be the header"));
   guard.Advance(absl::InfiniteDuration());  // no limit while the coordinator's disk is slow
-  auto upload = coordinator_->BeginShard(first.header(), caller->certificate,
-                                         Checkpointer::Delivery::kDirect);
+  auto upload = coordinator_->checkpoints().BeginShard(first.header(), caller->certificate,
+                                                       Checkpointer::Delivery::kDirect);
   if (!upload.ok()) return ToGrpc(upload.status());
   if (!upload->has_value()) return grpc::Status::OK;
-  const absl::Status ended =
-      coordinator_->EndShard(**upload, TakeWritten(*stream, guard, watch_->stall_max(),
-                                                   coordinator_->LayoutFor(**upload), **upload));
+  const absl::Status ended = coordinator_->checkpoints().EndShard(
+      **upload, TakeWritten(*stream, guard, watch_->stall_max(),
+                            coordinator_->checkpoints().LayoutFor(**upload), **upload));
   // Releases the ticket as in WriteShard().
   *ticket = Admission::Ticket();
   return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
@@ -138,7 +138,7 @@ grpc::Status MemberService::ReadShard(grpc::ServerContext* context,
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kRestore, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
-  const auto source = coordinator_->FindRestore(*request, caller->certificate);
+  const auto source = coordinator_->checkpoints().FindRestore(*request, caller->certificate);
   if (!source.ok()) return ToGrpc(source.status());
   auto restore = ShardRestore::Open(source->plan, source->directory, request->shard());
   absl::Status read = restore.status();
@@ -146,7 +146,7 @@ grpc::Status MemberService::ReadShard(grpc::ServerContext* context,
     CallWatch::Guard guard(watch_, watch_->stall_max(), [context] { context->TryCancel(); });
     read = SendAll(**restore, *writer, guard, watch_->stall_max());
   }
-  coordinator_->NoteRead(read);
+  coordinator_->checkpoints().NoteRead(read);
   return ToGrpc(read);
 }
 

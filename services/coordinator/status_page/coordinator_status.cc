@@ -13,7 +13,7 @@ namespace muster {
 
 absl::StatusOr<std::vector<v1::JobEvent>> CoordinatorStatus::ListEvents(const std::string& job,
                                                                         uint64_t after) {
-  ASSIGN_OR_RETURN(const v1::Job record, coordinator_->GetJob(job));
+  ASSIGN_OR_RETURN(const v1::Job record, coordinator_->users().GetJob(job));
   return coordinator_->store().Events(record.number(), after, limits::kWatchEventsMax);
 }
 
@@ -51,7 +51,7 @@ absl::StatusOr<v1::ReadMemberLogResponse> CoordinatorStatus::ReadLog(
 
 absl::StatusOr<StatusSource::Download> CoordinatorStatus::OpenFile(const std::string& checkpoint,
                                                                    const std::string& file) {
-  ASSIGN_OR_RETURN(const v1::Checkpoint record, coordinator_->GetCheckpoint(checkpoint));
+  ASSIGN_OR_RETURN(const v1::Checkpoint record, coordinator_->checkpoints().Get(checkpoint));
   v1::ReadCheckpointRequest request;
   request.set_name(checkpoint);
   request.set_file(file);

@@ -16,15 +16,15 @@ class CoordinatorStatus final : public StatusSource {
   explicit CoordinatorStatus(Coordinator* coordinator) : coordinator_(coordinator) {}
 
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request) override {
-    return coordinator_->ListJobs(request);
+    return coordinator_->users().ListJobs(request);
   }
   absl::StatusOr<v1::Job> GetJob(const std::string& name) override {
-    return coordinator_->GetJob(name);
+    return coordinator_->users().GetJob(name);
   }
   absl::StatusOr<std::vector<v1::JobEvent>> ListEvents(const std::string& job,
                                                        uint64_t after) override;
   absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& job) override {
-    return coordinator_->ListCheckpoints(job);
+    return coordinator_->checkpoints().List(job);
   }
   absl::StatusOr<JobSeries> ReadSeries(const std::string& job,
                                        const SeriesRequest& request) override {
