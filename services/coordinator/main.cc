@@ -4,12 +4,8 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +21,7 @@
 #include "grpcpp/server_builder.h"
 #include "grpcpp/server_posix.h"
 #include "lib/file/beneath.h"
+#include "lib/file/replaced_file.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/daemon.h"
 #include "lib/fleet/health_server.h"
@@ -134,15 +131,6 @@ template <typename T>
 absl::StatusOr<T> Of(absl::string_view flag, absl::StatusOr<T> result) {
   if (!result.ok()) return Annotate(result.status(), flag);
   return result;
-}
-
-// Renames the file into place, so that a reader sees the whole address or none.
-bool WriteAddressFile(const std::string& path, const std::string& address) {
-  const std::string unfinished = path + ".tmp";
-  std::ofstream file(unfinished);
-  file << address << "\n";
-  file.close();
-  return file.good() && rename(unfinished.c_str(), path.c_str()) == 0;
 }
 
 std::string HostOf(const std::string& listen) {
@@ -259,9 +247,10 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> Listen(const Settings& settings, T
 
 absl::Status WriteAddress(const std::string& address) {
   const std::string path = absl::GetFlag(FLAGS_address_file);
-  if (path.empty() || WriteAddressFile(path, address)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--address_file: cannot write ", path, ": ", std::strerror(errno)));
+  if (path.empty()) return absl::OkStatus();
+  const absl::Status written = ReplaceFile(path, address + "\n");
+  if (written.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--address_file: ", written.message()));
 }
 
 // Serves until a signal comes. Returns CANCELLED if it comes before this coordinator leads.

@@ -2,8 +2,6 @@
 
 #include <glog/logging.h>
 
-#include <cstdio>
-#include <fstream>
 #include <utility>
 
 #include "absl/flags/flag.h"
@@ -13,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "lib/file/replaced_file.h"
 #include "lib/status/status.h"
 #include "lib/version/build.h"
 
@@ -46,14 +45,10 @@ std::string UrlOf(const std::string& address, int port, bool tls) {
   return absl::StrCat(tls ? "https://" : "http://", host, ":", port);
 }
 
-// Renames the file into place, so that a reader sees the whole address or none.
 absl::Status WriteUrl(const std::string& path, const std::string& url) {
-  const std::string unfinished = path + ".tmp";
-  std::ofstream file(unfinished);
-  file << url << "\n";
-  file.close();
-  if (file.good() && rename(unfinished.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--http_file: cannot write ", path));
+  const absl::Status written = ReplaceFile(path, url + "\n");
+  if (written.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--http_file: ", written.message()));
 }
 
 }  // namespace

@@ -1,18 +1,14 @@
 #include "services/coordinator/store/jobs_folder.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstddef>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "glog/logging.h"
-#include "lib/checkpoint/disk_file.h"
 #include "lib/checkpoint/folder.h"
+#include "lib/file/replaced_file.h"
 #include "lib/status/status.h"
 #include "services/coordinator/store/cluster_id.h"
 
@@ -33,22 +29,8 @@ bool Exists(const std::string& path) {
 }
 
 absl::Status WriteId(const std::string& folder, const std::string& id) {
-  const std::string path = folder + "/folder.id";
-  const std::string unfinished = path + ".tmp";
-  const auto write = [&]() -> absl::Status {
-    if (remove(unfinished.c_str()) != 0 && errno != ENOENT) {  // left by an earlier attempt
-      return StorageError(unfinished, "remove", errno);
-    }
-    ASSIGN_OR_RETURN(DiskFile file, DiskFile::CreateToWrite(unfinished));
-    RETURN_IF_ERROR(file.WriteAt(
-        0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(id.data()), id.size())));
-    RETURN_IF_ERROR(file.Sync());
-    if (rename(unfinished.c_str(), path.c_str()) != 0) {
-      return StorageError(unfinished, absl::StrCat("rename to ", path), errno);
-    }
-    return SyncFolder(folder);
-  };
-  const absl::Status written = write();
+  absl::Status written = ReplaceFile(folder + "/folder.id", id);
+  if (written.ok()) written = SyncFolder(folder);
   return written.ok() ? written : WithReason(written, "STATE_DIR_FAILED");
 }
 
