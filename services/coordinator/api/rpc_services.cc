@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "glog/logging.h"
 #include "grpcpp/server_builder.h"
 #include "lib/version/build.h"
@@ -25,6 +26,14 @@ std::vector<std::string> AllServices() {
   return services;
 }
 
+// The caller is probably a program of another version, which can only show this message. The
+// message has no version, because the caller is not authenticated.
+absl::Status NoSuchMethod() {
+  return absl::UnimplementedError(
+      "this coordinator has no such method: it and the program that calls it are of different "
+      "versions. All programs of a cluster should be of one version (muster members)");
+}
+
 }  // namespace
 
 RpcServices::RpcServices(const Options& options)
@@ -37,6 +46,7 @@ RpcServices::RpcServices(const Options& options)
       administration_(&options.coordinator->store(), &admission_, options.access, &watch_,
                       ThisBuild().version),
       reflection_(AllServices(), &admission_, options.access, &watch_),
+      unknown_methods_(NoSuchMethod),
       answers_({.name = [access = options.access](
                             const auto& context) { return access->NameOf(context); },
                 .crowded = options.crowded}),
@@ -54,7 +64,7 @@ RpcServices::RpcServices(const Options& options)
   builder.RegisterService(&people_);
   builder.RegisterService(&administration_);
   if (options.reflection) builder.RegisterService(&reflection_);
-  builder.RegisterCallbackGenericService(&unknown_);
+  builder.RegisterCallbackGenericService(&unknown_methods_);
   server_ = builder.BuildAndStart();
   CHECK(server_ != nullptr) << "gRPC server without a port did not start; this cannot fail";
 }

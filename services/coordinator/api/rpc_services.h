@@ -17,10 +17,10 @@
 #include "services/coordinator/api/member_service.h"
 #include "services/coordinator/api/reflection_service.h"
 #include "services/coordinator/api/token_table.h"
-#include "services/coordinator/api/unknown_methods.h"
 #include "services/coordinator/common/admission.h"
 #include "services/coordinator/common/answer_watch.h"
 #include "services/coordinator/common/call_watch.h"
+#include "services/coordinator/common/refusing_service.h"
 #include "services/coordinator/coordinator.h"
 
 namespace muster {
@@ -52,7 +52,7 @@ class RpcServices {
   AccessService people_;
   AdminService administration_;
   ReflectionService reflection_;
-  UnknownMethods unknown_;
+  RefusingService unknown_methods_;
   AnswerWatch answers_;
   RpcMetrics calls_;
   std::unique_ptr<grpc::Server> server_;  // last: its calls use all of the above

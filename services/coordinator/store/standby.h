@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "services/coordinator/common/refusing_service.h"
 
 namespace muster {
 
@@ -30,14 +31,15 @@ class Standby {
   void GiveWayTo(grpc::Server* server) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  class Refusal;
+  // Returns the error for callers.
+  absl::Status WhyNot() const ABSL_LOCKS_EXCLUDED(why_mu_);
 
   // A mutex of its own: gRPC may answer a call while Serve() holds `mu_`.
-  absl::Mutex why_mu_;
+  mutable absl::Mutex why_mu_;
   std::string why_ ABSL_GUARDED_BY(why_mu_) = "it has just started";
   absl::Mutex mu_;
   grpc::Server* serving_ ABSL_GUARDED_BY(mu_);
-  const std::unique_ptr<Refusal> refusal_;
+  RefusingService refusal_;
   std::unique_ptr<grpc::Server> refusing_;
 };
 
