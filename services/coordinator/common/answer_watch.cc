@@ -84,15 +84,11 @@ class AnswerWatch::Factory : public ServerInterceptorFactoryInterface {
 };
 
 AnswerWatch::AnswerWatch(Options options)
-    : options_(std::move(options)), thread_([this] { Run(); }) {}
+    : options_(std::move(options)), repeater_(options_.interval, [this] { CancelLate(); }) {}
 
 AnswerWatch::~AnswerWatch() {
-  {
-    absl::MutexLock lock(&mu_);
-    CHECK(waiting_.empty()) << "a call outlives its watch";
-    stopping_ = true;
-  }
-  thread_.join();
+  absl::MutexLock lock(&mu_);
+  CHECK(waiting_.empty()) << "a call outlives its watch";
 }
 
 std::unique_ptr<ServerInterceptorFactoryInterface> AnswerWatch::Interceptors() {
@@ -136,18 +132,16 @@ grpc_call* AnswerWatch::TakeOldest(absl::string_view why) {
   return call.context().c_call();
 }
 
-void AnswerWatch::Run() {
-  absl::MutexLock lock(&mu_);
-  while (!AwaitFor(&mu_, absl::Condition(&stopping_), options_.interval)) {
-    std::vector<grpc_call*> late;
+void AnswerWatch::CancelLate() {
+  std::vector<grpc_call*> late;
+  {
+    absl::MutexLock lock(&mu_);
     while (!waiting_.empty() && SteadyNow() - waiting_.front()->since > options_.patience) {
       late.push_back(TakeOldest("the limit"));
     }
     Tell();
-    mu_.Unlock();
-    for (grpc_call* call : late) Cancel(call);
-    mu_.Lock();
   }
+  for (grpc_call* call : late) Cancel(call);
 }
 
 }  // namespace muster

@@ -7,7 +7,6 @@
 #include <list>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
@@ -15,6 +14,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_interceptor.h"
+#include "lib/concurrency/repeater.h"
 #include "lib/limits/limits.h"
 
 namespace muster {
@@ -53,13 +53,12 @@ class AnswerWatch {
   // object may be gone by then.
   grpc_call* TakeOldest(absl::string_view why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  void CancelLate() ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
   absl::Mutex mu_;
   std::list<Call*> waiting_ ABSL_GUARDED_BY(mu_);  // the oldest first
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last, because it uses the other members
+  Repeater repeater_;                              // last, because it uses the other members
 };
 
 }  // namespace muster

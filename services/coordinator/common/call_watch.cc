@@ -8,27 +8,22 @@
 
 namespace muster {
 
-CallWatch::CallWatch(const Options& options) : options_(options), thread_([this] { Run(); }) {}
+CallWatch::CallWatch(const Options& options)
+    : options_(options), repeater_(options.interval, [this] { CancelSilent(); }) {}
 
 CallWatch::~CallWatch() {
-  {
-    absl::MutexLock lock(&mu_);
-    CHECK(guards_.empty()) << "a call outlives its watch";
-    stopping_ = true;
-  }
-  thread_.join();
+  absl::MutexLock lock(&mu_);
+  CHECK(guards_.empty()) << "a call outlives its watch";
 }
 
-void CallWatch::Run() {
+void CallWatch::CancelSilent() {
   absl::MutexLock lock(&mu_);
-  while (!AwaitFor(&mu_, absl::Condition(&stopping_), options_.interval)) {
-    const int64_t now = absl::ToInt64Nanoseconds(SteadyNow());
-    for (Guard* guard : guards_) {
-      if (guard->cancelled() || now - guard->advanced_nanos_ <= guard->patience_nanos_) continue;
-      guard->cancelled_.store(true, std::memory_order_release);
-      // The lock keeps the guard from being destroyed meanwhile.
-      guard->cancel_();
-    }
+  const int64_t now = absl::ToInt64Nanoseconds(SteadyNow());
+  for (Guard* guard : guards_) {
+    if (guard->cancelled() || now - guard->advanced_nanos_ <= guard->patience_nanos_) continue;
+    guard->cancelled_.store(true, std::memory_order_release);
+    // The lock keeps the guard from being destroyed meanwhile.
+    guard->cancel_();
   }
 }
 

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "lib/concurrency/repeater.h"
 #include "lib/limits/limits.h"
 
 namespace muster {
@@ -56,13 +56,12 @@ class CallWatch {
   };
 
  private:
-  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  void CancelSilent() ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
   absl::Mutex mu_;
   std::list<Guard*> guards_ ABSL_GUARDED_BY(mu_);
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last, because it uses the other members
+  Repeater repeater_;  // last, because it uses the other members
 };
 
 }  // namespace muster

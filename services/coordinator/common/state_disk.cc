@@ -20,25 +20,6 @@ StateDisk::StateDisk(Paths paths, Metrics& metrics, Space space)
       store_bytes_(
           metrics.Gauge("muster_store_bytes", "What the store takes, with its write-ahead log.")) {
   Look();
-  thread_ = std::thread([this] { Run(); });
-}
-
-StateDisk::~StateDisk() {
-  {
-    absl::MutexLock lock(&mu_);
-    stopping_ = true;
-  }
-  thread_.join();
-}
-
-void StateDisk::Run() {
-  for (;;) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), kInterval)) return;
-    }
-    Look();
-  }
 }
 
 // If no file system can be read, the first two gauges keep their values. A file of the store that

@@ -5,11 +5,9 @@
 #include <functional>
 #include <string>
 #include <system_error>
-#include <thread>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "lib/concurrency/repeater.h"
 #include "lib/telemetry/metrics.h"
 #include "prometheus/gauge.h"
 
@@ -34,10 +32,8 @@ class StateDisk {
   }
   // `metrics` must outlive this.
   StateDisk(Paths paths, Metrics& metrics, Space space = SpaceOf);
-  ~StateDisk();
 
  private:
-  void Run() ABSL_LOCKS_EXCLUDED(mu_);
   void Look();
 
   const Paths paths_;
@@ -45,9 +41,7 @@ class StateDisk {
   prometheus::Gauge& free_;
   prometheus::Gauge& size_;
   prometheus::Gauge& store_bytes_;
-  absl::Mutex mu_;
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last, because it uses the other members
+  Repeater repeater_{kInterval, [this] { Look(); }};  // last, because it uses the other members
 };
 
 }  // namespace muster

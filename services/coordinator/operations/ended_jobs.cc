@@ -17,16 +17,6 @@
 
 namespace muster {
 
-EndedJobs::EndedJobs(const Options& options) : options_(options), thread_([this] { Run(); }) {}
-
-EndedJobs::~EndedJobs() {
-  {
-    absl::MutexLock lock(&mu_);
-    stopping_ = true;
-  }
-  thread_.join();
-}
-
 absl::Duration EndedJobs::TtlOf(const v1::JobSpec& spec) const {
   if (spec.has_ttl_after_finished()) return SpecDuration(spec.ttl_after_finished());
   const absl::Duration ttl = options_.retention.ttl;
@@ -89,7 +79,7 @@ bool EndedJobs::HasCheckpointsOnDisk(const std::string& id) const {
 void EndedJobs::Sweep() {
   options_.users->RemoveOldUploads();
   for (const auto& [id, with_checkpoints] : FindSurplus()) {
-    if (stopping()) return;
+    if (repeater_.stopping()) return;
     const LogScope scope({.job = id});
     if (!with_checkpoints && HasCheckpointsOnDisk(id)) continue;
     const absl::Status deleted = options_.users->DeleteJob(id);
@@ -98,38 +88,6 @@ void EndedJobs::Sweep() {
     if (absl::IsFailedPrecondition(deleted) && !is_of_its_folder) continue;
     LOG(ERROR) << id << " ended long ago and cannot be deleted: " << deleted;
     if (!is_of_its_folder) return;  // a failure of the store would affect the next job, too
-  }
-}
-
-void EndedJobs::SweepSoon() {
-  absl::MutexLock lock(&mu_);
-  due_ = true;
-}
-
-void EndedJobs::AwaitIdle() const {
-  absl::MutexLock lock(&mu_);
-  auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !due_ && !sweeping_; };
-  mu_.Await(absl::Condition(&idle));
-}
-
-bool EndedJobs::stopping() const {
-  absl::MutexLock lock(&mu_);
-  return stopping_;
-}
-
-void EndedJobs::Run() {
-  auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return due_ || stopping_; };
-  while (true) {
-    {
-      absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&something));
-      if (stopping_) return;
-      due_ = false;
-      sweeping_ = true;
-    }
-    Sweep();
-    absl::MutexLock lock(&mu_);
-    sweeping_ = false;
   }
 }
 

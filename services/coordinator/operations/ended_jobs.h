@@ -3,12 +3,10 @@
 
 #include <cstdint>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "lib/concurrency/repeater.h"
 #include "lib/limits/limits.h"
 #include "services/coordinator/operations/user_operations.h"
 #include "services/coordinator/registry/job_registry.h"
@@ -32,18 +30,17 @@ class EndedJobs {
     UserOperations* users;
     Retention retention;
   };
-  explicit EndedJobs(const Options& options);
-  // Finishes a deletion that is in progress.
-  ~EndedJobs();
+  // The destructor finishes a deletion that is in progress.
+  explicit EndedJobs(const Options& options) : options_(options) {}
 
   // Deletes surplus jobs, and old uploads of models. Blocks for the disk. If a job's folder cannot
   // be moved, continues with the other jobs. If the store fails, leaves the rest for the next
   // sweep.
-  void Sweep() ABSL_LOCKS_EXCLUDED(mu_);
+  void Sweep();
   // Starts a sweep on the thread of this object. Returns at once.
-  void SweepSoon() ABSL_LOCKS_EXCLUDED(mu_);
+  void SweepSoon() { repeater_.Soon(); }
   // Blocks until that thread is idle.
-  void AwaitIdle() const ABSL_LOCKS_EXCLUDED(mu_);
+  void AwaitIdle() const { repeater_.AwaitIdle(); }
 
  private:
   struct Surplus {
@@ -53,15 +50,10 @@ class EndedJobs {
   std::vector<Surplus> FindSurplus() const;
   absl::Duration TtlOf(const v1::JobSpec& spec) const;
   bool HasCheckpointsOnDisk(const std::string& id) const;
-  bool stopping() const ABSL_LOCKS_EXCLUDED(mu_);
-  void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
-  mutable absl::Mutex mu_;
-  bool due_ ABSL_GUARDED_BY(mu_) = false;
-  bool sweeping_ ABSL_GUARDED_BY(mu_) = false;
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last, because it uses the other members
+  // Last, because it uses the other members.
+  Repeater repeater_{absl::InfiniteDuration(), [this] { Sweep(); }};
 };
 
 }  // namespace muster
