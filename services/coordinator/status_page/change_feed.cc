@@ -1,11 +1,10 @@
 #include "services/coordinator/status_page/change_feed.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
 #include "services/coordinator/status_page/status_json.h"
@@ -13,27 +12,18 @@
 namespace muster {
 namespace {
 
-constexpr int kNewestLookedAt = 50;
-constexpr int kPageSize = 500;
-
-bool HasEnded(v1::JobState state) {
-  return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;
+void AppendEvent(absl::string_view kind, absl::string_view json, std::string& text) {
+  absl::StrAppend(&text, "event: ", kind, "\ndata: ", json, "\n\n");
 }
 
-std::string Event(absl::string_view kind, absl::string_view json) {
-  return absl::StrCat("event: ", kind, "\ndata: ", json, "\n\n");
+// Returns a text that differs if a member came, left, or serves other jobs.
+std::string MembersOf(StatusSource& source) {
+  v1::ListMembersResponse members = source.ListMembers();
+  for (v1::Member& member : *members.mutable_members()) member.clear_report_time();
+  return members.SerializeAsString();
 }
 
 }  // namespace
-
-ChangeFeed::ChangeFeed(Options options) : options_(options) {
-  thread_ = std::thread([this] { Run(); });
-}
-
-ChangeFeed::~ChangeFeed() {
-  Close();
-  thread_.join();
-}
 
 void ChangeFeed::Close() {
   absl::MutexLock lock(&mu_);
@@ -41,132 +31,55 @@ void ChangeFeed::Close() {
 }
 
 absl::StatusOr<std::shared_ptr<ChangeFeed::Stream>> ChangeFeed::Open() {
-  std::shared_ptr<Stream> stream(new Stream(this));
-  stream->ends_ = SteadyNow() + options_.stream_life;
-  absl::MutexLock lock(&mu_);
-  if (std::ssize(streams_) >= options_.streams_max) {
-    stream->dropped_ = true;
-    return WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                          options_.streams_max, " pages listen for changes, the limit")),
-                      "TOO_MANY_CALLS");
+  {
+    absl::MutexLock lock(&mu_);
+    if (streams_ >= options_.streams_max) {
+      return WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                            options_.streams_max, " pages listen for changes, the limit")),
+                        "TOO_MANY_CALLS");
+    }
+    ++streams_;
   }
-  streams_.push_back(stream.get());
-  auto begun = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return follows_ || closed_; };
-  mu_.Await(absl::Condition(&begun));
-  return stream;
+  return std::shared_ptr<Stream>(new Stream(this));
 }
+
+ChangeFeed::Stream::Stream(ChangeFeed* feed)
+    : feed_(feed),
+      ends_(SteadyNow() + feed->options_.stream_life),
+      job_changes_(feed->options_.source->WatchJobs()),
+      members_(MembersOf(*feed->options_.source)) {}
 
 ChangeFeed::Stream::~Stream() {
   absl::MutexLock lock(&feed_->mu_);
-  std::erase(feed_->streams_, this);
+  --feed_->streams_;
 }
 
 std::optional<std::string> ChangeFeed::Stream::Next() {
-  const absl::Duration left = ends_ - SteadyNow();
-  if (left <= absl::ZeroDuration()) return std::nullopt;
-  absl::MutexLock lock(&feed_->mu_);
-  auto ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(feed_->mu_) {
-    return feed_->closed_ || dropped_ || !queue_.empty();
-  };
-  if (!AwaitFor(&feed_->mu_, absl::Condition(&ready), std::min(left, feed_->options_.heartbeat))) {
-    return ":\n\n";
-  }
-  if (feed_->closed_ || dropped_) return std::nullopt;
-  std::string text;
-  for (; !queue_.empty(); queue_.pop_front()) text += *queue_.front();
-  return text;
-}
-
-void ChangeFeed::Run() {
-  for (;;) {
-    bool first = false;
+  const Options& options = feed_->options_;
+  const absl::Duration heartbeat = SteadyNow() + options.heartbeat;
+  while (SteadyNow() < ends_) {
     {
-      absl::MutexLock lock(&mu_);
-      auto wanted = [this]()
-                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return closed_ || !streams_.empty(); };
-      if (!wanted()) follows_ = false;
-      mu_.Await(absl::Condition(&wanted));
-      if (closed_) return;
-      first = !follows_;
+      absl::MutexLock lock(&feed_->mu_);
+      if (AwaitFor(&feed_->mu_, absl::Condition(&feed_->closed_), options.interval)) break;
     }
-    Tell(Look(first));
-    absl::MutexLock lock(&mu_);
-    follows_ = true;
-    if (AwaitFor(&mu_, absl::Condition(&closed_), options_.interval)) return;
+    if (std::string text = Look(); !text.empty()) return text;
+    if (SteadyNow() >= heartbeat) return ":\n\n";
   }
+  return std::nullopt;
 }
 
-std::vector<std::string> ChangeFeed::Look(bool first) {
-  std::vector<std::string> news;
-  LookAtJobs(first, news);
-  LookAtMembers(first, news);
-  return news;
-}
-
-void ChangeFeed::LookAtJobs(bool first, std::vector<std::string>& news) {
-  std::map<std::string, Seen> now;
-  auto take = [&](const v1::Job& job) {
-    Seen seen{job.revision(), job.progress().step(), job.message(), HasEnded(job.state())};
-    const auto before = jobs_.find(job.name());
-    if (!first && (before == jobs_.end() || before->second != seen)) {
-      news.push_back(Event("job", ToJson(job)));
-    }
-    now.emplace(job.name(), std::move(seen));
-  };
-  v1::ListJobsRequest request;
-  request.set_view(v1::JOB_VIEW_BASIC);
-  request.set_page_size(kNewestLookedAt);
-  if (const auto newest = source()->ListJobs(request); newest.ok()) {
-    for (const v1::Job& job : newest->jobs()) take(job);
-  }
-  request.set_page_size(kPageSize);
-  for (const v1::JobState state :
-       {v1::QUEUED, v1::PREPARING, v1::RUNNING, v1::RECOVERING, v1::SUSPENDED}) {
-    request.add_states(state);
-  }
-  for (bool more = true; more;) {
-    const auto going_on = source()->ListJobs(request);
-    if (!going_on.ok()) break;
-    for (const v1::Job& job : going_on->jobs()) {
-      if (!now.contains(job.name())) take(job);
-    }
-    request.set_page_token(going_on->next_page_token());
-    more = !going_on->next_page_token().empty();
-  }
-  // A job that was listed and is not any more has ended or was deleted. A job that had ended before
-  // and still exists is no longer among the newest.
-  for (const auto& [name, before] : jobs_) {
-    if (now.contains(name)) continue;
-    const auto job = source()->GetJob(name);
-    if (job.ok()) {
-      if (!before.ended) take(*job);
-    } else if (absl::IsNotFound(job.status())) {
-      news.push_back(Event("deleted", absl::StrCat("{\"name\":", Quoted(name), "}")));
+std::string ChangeFeed::Stream::Look() {
+  std::string text;
+  while (const std::optional<v1::WatchJobsResponse> changes = job_changes_()) {
+    for (const v1::Job& job : changes->jobs()) AppendEvent("job", ToJson(job), text);
+    for (const std::string& name : changes->removed()) {
+      AppendEvent("deleted", absl::StrCat("{\"name\":", Quoted(name), "}"), text);
     }
   }
-  jobs_ = std::move(now);
-}
-
-void ChangeFeed::LookAtMembers(bool first, std::vector<std::string>& news) {
-  v1::ListMembersResponse members = source()->ListMembers();
-  for (v1::Member& member : *members.mutable_members()) member.clear_report_time();
-  std::string text = members.SerializeAsString();
-  if (!first && text != members_) news.push_back(Event("members", "{}"));
-  members_ = std::move(text);
-}
-
-void ChangeFeed::Tell(const std::vector<std::string>& news) {
-  if (news.empty()) return;
-  const auto text = std::make_shared<const std::string>(absl::StrJoin(news, ""));
-  absl::MutexLock lock(&mu_);
-  for (Stream* stream : streams_) {
-    if (std::ssize(stream->queue_) >= options_.messages_queued_max) {
-      stream->dropped_ = true;
-      stream->queue_.clear();
-    } else if (!stream->dropped_) {
-      stream->queue_.push_back(text);
-    }
-  }
+  std::string members = MembersOf(*feed_->options_.source);
+  if (members != members_) AppendEvent("members", "{}", text);
+  members_ = std::move(members);
+  return text;
 }
 
 }  // namespace muster

@@ -11,6 +11,16 @@
 
 namespace muster {
 
+StatusSource::JobChanges CoordinatorStatus::WatchJobs() {
+  JobQueries& queries = coordinator_->queries();
+  // WatchJobs() always succeeds without a filter. The feed asks for changes, so nothing is woken.
+  const auto watch =
+      *queries.WatchJobs(v1::WatchJobsRequest(), std::make_shared<StreamWaker>(nullptr));
+  // A watch begins with a listing of all jobs, which the page gets by itself.
+  while (!queries.Next(*watch)->complete()) continue;
+  return [&queries, watch] { return queries.Next(*watch); };
+}
+
 absl::StatusOr<std::vector<v1::JobEvent>> CoordinatorStatus::ListEvents(const std::string& job,
                                                                         uint64_t after) {
   ASSIGN_OR_RETURN(const v1::Job record, coordinator_->users().GetJob(job));

@@ -18,6 +18,7 @@ class CoordinatorStatus final : public StatusSource {
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request) override {
     return coordinator_->users().ListJobs(request);
   }
+  JobChanges WatchJobs() override;
   absl::StatusOr<v1::Job> GetJob(const std::string& name) override {
     return coordinator_->users().GetJob(name);
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,11 +29,13 @@ class FakeStatus final : public StatusSource {
   void Put(const v1::Job& job, const std::string& log = "") {
     absl::MutexLock lock(&mu_);
     jobs_[job.name()] = job;
+    changed_.push_back(job.name());
     if (!log.empty()) logs_[job.name()] = log;
   }
   void Remove(const std::string& name) {
     absl::MutexLock lock(&mu_);
     jobs_.erase(name);
+    changed_.push_back(name);
   }
   void PutEvent(const std::string& job, const v1::JobEvent& event) {
     absl::MutexLock lock(&mu_);
@@ -71,6 +74,21 @@ class FakeStatus final : public StatusSource {
       *response.add_jobs() = *job;
     }
     return response;
+  }
+  JobChanges WatchJobs() override {
+    absl::MutexLock lock(&mu_);
+    return [this, next = changed_.size()]() mutable -> std::optional<v1::WatchJobsResponse> {
+      absl::MutexLock lock(&mu_);
+      if (next == changed_.size()) return std::nullopt;
+      const std::string& name = changed_[next++];
+      v1::WatchJobsResponse response;
+      if (const auto job = jobs_.find(name); job != jobs_.end()) {
+        *response.add_jobs() = job->second;
+      } else {
+        response.add_removed(name);
+      }
+      return response;
+    };
   }
   absl::StatusOr<v1::Job> GetJob(const std::string& name) override {
     absl::MutexLock lock(&mu_);
@@ -177,6 +195,7 @@ class FakeStatus final : public StatusSource {
   MetricSeries series_;
   absl::Mutex mu_;
   std::map<std::string, v1::Job> jobs_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> changed_ ABSL_GUARDED_BY(mu_);  // names of jobs, the oldest change first
   std::map<std::string, std::string> logs_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::vector<v1::JobEvent>> events_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::pair<v1::Checkpoint, std::string>> checkpoints_ ABSL_GUARDED_BY(mu_);

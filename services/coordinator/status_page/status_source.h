@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ class StatusSource {
   virtual ~StatusSource() = default;
 
   virtual absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request) = 0;
+  // Returns what changed since its previous call, or since WatchJobs(); nullopt: nothing more. One
+  // call at a time. Must not outlive the source.
+  using JobChanges = std::function<std::optional<v1::WatchJobsResponse>()>;
+  virtual JobChanges WatchJobs() = 0;
   virtual absl::StatusOr<v1::Job> GetJob(const std::string& name) = 0;
   // Returns the first limits::kWatchEventsMax events after a revision.
   virtual absl::StatusOr<std::vector<v1::JobEvent>> ListEvents(const std::string& job,
