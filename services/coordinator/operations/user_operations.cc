@@ -20,6 +20,7 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/util/message_differencer.h"
+#include "lib/admission/spec_check.h"
 #include "lib/job/field_checks.h"
 #include "lib/job/job_validation.h"
 #include "lib/job/labels.h"
@@ -55,15 +56,13 @@ std::string Fingerprint(const v1::JobSpec& spec) {
   return bytes;
 }
 
-v1::Job QueuedRecord(CheckedSpec& checked, absl::Time now) {
+v1::Job QueuedRecord(v1::JobSpec spec, absl::Time now) {
   v1::Job record;
-  *record.mutable_spec() = std::move(checked.spec);
+  *record.mutable_spec() = std::move(spec);
   record.set_state(v1::QUEUED);
   record.set_reason("SUBMITTED");
   record.set_message("waits for members");
   *record.mutable_create_time() = ToProto(now);
-  record.mutable_progress()->set_step(checked.origin.first_step);
-  for (const std::string& warning : checked.warnings) record.add_warnings(Printable(warning));
   UpdateConditions(now, record);
   return record;
 }
@@ -160,9 +159,15 @@ absl::StatusOr<std::optional<v1::Job>> UserOperations::FindRequest(
   return GetJob(earlier->job);
 }
 
-absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& request,
-                                                  const CallerGone& caller_gone,
-                                                  std::unique_ptr<Checkpointer::Pin>& source) {
+absl::StatusOr<UserOperations::CheckedSpec> UserOperations::Check(
+    const v1::CreateJobRequest& request, const CallerGone& caller_gone,
+    std::unique_ptr<Checkpointer::Pin>& source) {
+  if (const size_t bytes = request.request_id().size(); bytes > limits::kRequestIdBytesMax) {
+    return FaultsToStatus(
+        {{"request_id",
+          absl::StrCat("must be at most ", limits::kRequestIdBytesMax, " bytes (is ", bytes, ")")}},
+        "INVALID_REQUEST");
+  }
   const SpecCheckContext context{
       .paths = options_.paths,
       .uploads = registry().folder().uploads(),
@@ -179,7 +184,19 @@ absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& re
       },
       .caller_gone = caller_gone,
       .found_damaged = [&] { registry().metrics().checkpoints_damaged.Increment(); }};
-  return CheckSubmission(request.spec(), request.request_id(), context);
+  ASSIGN_OR_RETURN(SpecCheck found, CheckSpec(request.spec(), context));
+  Model& model = found.model;
+  CheckedSpec checked{
+      .spec = request.spec(),
+      .origin = {.restore = std::move(found.restore), .first_step = found.first_step},
+      .graph = std::make_shared<const v1::Graph>(std::move(model.graph)),
+      .warnings = std::move(found.warnings)};
+  FillDefaults(checked.spec);
+  if (!model.initial_values.empty()) {
+    checked.origin.graph = *checked.graph;
+    if (checked.origin.restore.empty()) checked.initial_values = std::move(model.initial_values);
+  }
+  return checked;
 }
 
 void UserOperations::TakeOverLeftOut(const JobOrigin& origin, v1::Job& record) {
@@ -209,7 +226,9 @@ absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& re
   }
   std::unique_ptr<Checkpointer::Pin> source;  // held until the registry has the job
   ASSIGN_OR_RETURN(CheckedSpec checked, Check(request, caller_gone, source));
-  v1::Job record = QueuedRecord(checked, registry().Now());
+  v1::Job record = QueuedRecord(std::move(checked.spec), registry().Now());
+  record.mutable_progress()->set_step(checked.origin.first_step);
+  for (const std::string& warning : checked.warnings) record.add_warnings(Printable(warning));
   TakeOverLeftOut(checked.origin, record);
   if (options_.fleet != nullptr) {
     std::string warning = MemoryWarning(record, *checked.graph, options_.fleet->members());

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -19,8 +20,8 @@
 #include "services/coordinator/operations/checkpointer.h"
 #include "services/coordinator/operations/import_gate.h"
 #include "services/coordinator/operations/model_uploads.h"
-#include "services/coordinator/operations/submission.h"
 #include "services/coordinator/registry/job_registry.h"
+#include "services/coordinator/store/store.h"
 
 namespace muster {
 
@@ -89,8 +90,18 @@ class UserOperations {
   absl::StatusOr<std::optional<WatchAnswer>> NextOf(JobWatch& watch);
 
  private:
-  // Checks the spec, reads the model and keeps its values. May take long; holds no lock. `source`
-  // keeps the checkpoint that the job starts from.
+  // A job that may be queued.
+  struct CheckedSpec {
+    v1::JobSpec spec;                        // defaults filled in
+    JobOrigin origin;                        // has a graph if the spec alone does not define it
+    std::shared_ptr<const v1::Graph> graph;  // the built model
+    // Values by parameter, of a model that brings its own and does not resume; otherwise empty.
+    // The caller stores them and names the place in `origin.restore`.
+    std::vector<std::vector<float>> initial_values;
+    std::vector<std::string> warnings;  // settings that the user may not intend
+  };
+  // Checks the request, reports all faults of its spec at once, fills in defaults, and reads the
+  // model. May take long; holds no lock. `source` keeps the checkpoint that the job starts from.
   absl::StatusOr<CheckedSpec> Check(const v1::CreateJobRequest& request,
                                     const CallerGone& caller_gone,
                                     std::unique_ptr<Checkpointer::Pin>& source);
