@@ -36,7 +36,6 @@
 #include "services/coordinator/job/job_update.h"
 #include "services/coordinator/operations/job_filter.h"
 #include "services/coordinator/scheduling/job_conditions.h"
-#include "services/coordinator/scheduling/memory_check.h"
 #include "services/coordinator/store/state_folder.h"
 
 namespace muster {
@@ -230,10 +229,6 @@ absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& re
   record.mutable_progress()->set_step(checked.origin.first_step);
   for (const std::string& warning : checked.warnings) record.add_warnings(Printable(warning));
   TakeOverLeftOut(checked.origin, record);
-  if (options_.fleet != nullptr) {
-    std::string warning = MemoryWarning(record, *checked.graph, options_.fleet->members());
-    if (!warning.empty()) record.add_warnings(std::move(warning));
-  }
   if (request.validate_only()) return record;
   const std::string models = registry().folder().models();
   std::string written;

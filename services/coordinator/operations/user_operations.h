@@ -15,7 +15,6 @@
 #include "lib/job/path_rules.h"
 #include "lib/limits/limits.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/coordinator/membership/fleet.h"
 #include "services/coordinator/membership/watch_hub.h"
 #include "services/coordinator/operations/checkpointer.h"
 #include "services/coordinator/operations/import_gate.h"
@@ -33,11 +32,9 @@ namespace muster {
 class UserOperations {
  public:
   struct Options {
-    JobRegistry* registry;  // this and the next three must outlive the object
+    JobRegistry* registry;  // this and the next two must outlive the object
     Checkpointer* checkpoints;
     WatchHub* watches;
-    // CreateJob warns if the ps of this fleet have too little memory for the job. Null: no warning.
-    const Fleet* fleet = nullptr;
     bool data_visible = false;  // CreateJob also opens the data sets
     PathRules paths = {};       // the files that a job may name
     // Limits concurrent checks of data, and how long a submission waits for its turn. After that

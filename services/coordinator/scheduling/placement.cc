@@ -8,7 +8,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "lib/text/byte_size.h"
-#include "services/coordinator/scheduling/memory_check.h"
 
 namespace muster {
 namespace {
@@ -60,6 +59,12 @@ std::string LackOf(const WaitingJob& job, const FreeMembers& free) {
   return lack;
 }
 
+// Returns "its shards need up to 1.5 GiB on each of 2 ps with 4 workers".
+std::string NeedText(const WaitingJob& job) {
+  return absl::StrCat("its shards need up to ", FormatBytes(job.ps_memory.With(job.workers_min)),
+                      " on each of ", job.ps, " ps with ", job.workers_min, " workers");
+}
+
 // Returns the notice for a queued job that stays in the queue. nullopt if its last notice still
 // holds, which is the usual case among thousands of jobs.
 std::optional<WaitNotice> NoticeOf(const WaitingJob& job, const std::vector<FreeMembers::Ps>& ps) {
@@ -77,12 +82,17 @@ std::optional<WaitNotice> NoticeOf(const WaitingJob& job, const std::vector<Free
                                FormatBytes(roomiest->room_bytes), " of ",
                                FormatBytes(roomiest->capacity_bytes), ", on ", roomiest->name)};
     }
-    case MemoryFit::kTooLittle:
-      return WaitNotice{.number = job.number,
-                        .phase = JobPhase::kMemoryTooSmall,
-                        .message = absl::StrCat(TooSmallText(job, ps),
-                                                ". Start ps with more memory, or suspend the job "
-                                                "and resume it with more resources.ps")};
+    case MemoryFit::kTooLittle: {
+      const auto largest = std::ranges::max_element(ps, {}, &FreeMembers::Ps::capacity_bytes);
+      return WaitNotice{
+          .number = job.number,
+          .phase = JobPhase::kMemoryTooSmall,
+          .message = absl::StrCat("too few ps of the fleet are large enough: ", NeedText(job),
+                                  "; the largest, ", largest->name, ", has ",
+                                  FormatBytes(largest->capacity_bytes),
+                                  " (--memory_bytes). Start ps with more memory, or suspend the "
+                                  "job and resume it with more resources.ps")};
+    }
   }
   return std::nullopt;
 }
