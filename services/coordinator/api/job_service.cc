@@ -1,5 +1,6 @@
 #include "services/coordinator/api/job_service.h"
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -20,67 +21,46 @@ grpc::Status Answer(absl::StatusOr<T> result, T* response) {
   return grpc::Status::OK;
 }
 
-// The next message of a stream; nullopt if there is none, then the waker signals the next one.
+// Returns the next message of a stream; nullopt if there is none, then the waker signals the next
+// one.
 template <typename Response>
-struct Update {
-  Response response;
-  bool last = false;
-};
+using NextUpdate = std::function<absl::StatusOr<std::optional<WatchUpdate<Response>>>()>;
 
-struct OneJob {
-  using Request = v1::WatchJobRequest;
-  using Response = v1::WatchJobResponse;
-  using Watch = JobWatch;
+absl::StatusOr<NextUpdate<v1::WatchJobResponse>> OpenWatch(Coordinator& coordinator,
+                                                           const v1::WatchJobRequest& request,
+                                                           std::shared_ptr<StreamWaker> waker) {
+  UserOperations& users = coordinator.users();
+  ASSIGN_OR_RETURN(const auto watch, users.WatchJob(request, std::move(waker)));
+  return [&users, watch] { return users.NextOf(*watch); };
+}
 
-  static absl::StatusOr<std::shared_ptr<Watch>> Open(Coordinator& coordinator,
-                                                     const Request& request,
-                                                     std::shared_ptr<StreamWaker> waker) {
-    return coordinator.users().WatchJob(request, std::move(waker));
-  }
-  static absl::StatusOr<std::optional<Update<Response>>> Next(Coordinator& coordinator,
-                                                              Watch& watch) {
-    ASSIGN_OR_RETURN(auto next, coordinator.users().NextOf(watch));
+absl::StatusOr<NextUpdate<v1::WatchJobsResponse>> OpenWatch(Coordinator& coordinator,
+                                                            const v1::WatchJobsRequest& request,
+                                                            std::shared_ptr<StreamWaker> waker) {
+  JobQueries& queries = coordinator.queries();
+  ASSIGN_OR_RETURN(const auto watch, queries.WatchJobs(request, std::move(waker)));
+  return [&queries, watch]() -> std::optional<WatchUpdate<v1::WatchJobsResponse>> {
+    auto next = queries.Next(*watch);
     if (!next) return std::nullopt;
-    return Update<Response>{std::move(next->response), next->last};
-  }
-};
-
-struct AllJobs {
-  using Request = v1::WatchJobsRequest;
-  using Response = v1::WatchJobsResponse;
-  using Watch = JobQueries::AllJobs;
-
-  static absl::StatusOr<std::shared_ptr<Watch>> Open(Coordinator& coordinator,
-                                                     const Request& request,
-                                                     std::shared_ptr<StreamWaker> waker) {
-    return coordinator.queries().WatchJobs(request, std::move(waker));
-  }
-  static absl::StatusOr<std::optional<Update<Response>>> Next(Coordinator& coordinator,
-                                                              Watch& watch) {
-    auto next = coordinator.queries().Next(watch);
-    if (!next) return std::nullopt;
-    return Update<Response>{*std::move(next)};
-  }
-};
+    return {{.response = *std::move(next)}};
+  };
+}
 
 // One WatchJob or WatchJobs stream. Deletes itself when gRPC is done with it.
-template <typename Source>
-class WatchStream final : public grpc::ServerWriteReactor<typename Source::Response> {
+template <typename Request, typename Response>
+class WatchStream final : public grpc::ServerWriteReactor<Response> {
  public:
-  WatchStream(Coordinator* coordinator, absl::StatusOr<Admission::Ticket> ticket,
-              const typename Source::Request& request)
-      : coordinator_(coordinator),
-        ticket_(std::move(ticket)),
-        waker_(std::make_shared<StreamWaker>([this] { Continue(); })) {
-    using Watch = std::shared_ptr<typename Source::Watch>;
-    absl::StatusOr<Watch> watch = ticket_.ok() ? Source::Open(*coordinator_, request, waker_)
-                                               : absl::StatusOr<Watch>(ticket_.status());
+  WatchStream(Coordinator& coordinator, absl::StatusOr<Admission::Ticket> ticket,
+              const Request& request)
+      : ticket_(std::move(ticket)), waker_(std::make_shared<StreamWaker>([this] { Continue(); })) {
+    using Next = absl::StatusOr<NextUpdate<Response>>;
+    Next next = ticket_.ok() ? OpenWatch(coordinator, request, waker_) : Next(ticket_.status());
     absl::MutexLock lock(&mu_);
-    if (watch.ok()) {
-      watch_ = *std::move(watch);
+    if (next.ok()) {
+      next_ = *std::move(next);
       SendNext();
     } else {
-      End(watch.status());
+      End(next.status());
     }
   }
 
@@ -107,8 +87,8 @@ class WatchStream final : public grpc::ServerWriteReactor<typename Source::Respo
     SendNext();
   }
   void SendNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (writing_ || ended_ || watch_ == nullptr) return;
-    auto next = Source::Next(*coordinator_, *watch_);
+    if (writing_ || ended_ || next_ == nullptr) return;
+    auto next = next_();
     if (!next.ok()) return End(next.status());
     if (!next->has_value()) return;
     response_ = std::move((*next)->response);
@@ -121,12 +101,11 @@ class WatchStream final : public grpc::ServerWriteReactor<typename Source::Respo
     this->Finish(ToGrpc(status));
   }
 
-  Coordinator* const coordinator_;
   const absl::StatusOr<Admission::Ticket> ticket_;
   const std::shared_ptr<StreamWaker> waker_;
   absl::Mutex mu_;
-  std::shared_ptr<typename Source::Watch> watch_ ABSL_GUARDED_BY(mu_);
-  typename Source::Response response_ ABSL_GUARDED_BY(mu_);
+  NextUpdate<Response> next_ ABSL_GUARDED_BY(mu_);  // null: not opened
+  Response response_ ABSL_GUARDED_BY(mu_);
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   bool last_ ABSL_GUARDED_BY(mu_) = false;
@@ -307,19 +286,21 @@ grpc::ServerUnaryReactor* JobService::TraceJob(grpc::CallbackServerContext* cont
 grpc::ServerWriteReactor<v1::WatchJobsResponse>* JobService::WatchJobs(
     grpc::CallbackServerContext* context, const v1::WatchJobsRequest* request) {
   const auto caller = access_->Check(*context, "WatchJobs", Permission::kRead);
-  return new WatchStream<AllJobs>(coordinator_,
-                                  caller.ok() ? admission_->Enter(CallKind::kWatch, context->peer())
-                                              : absl::StatusOr<Admission::Ticket>(caller.status()),
-                                  *request);
+  return new WatchStream<v1::WatchJobsRequest, v1::WatchJobsResponse>(
+      *coordinator_,
+      caller.ok() ? admission_->Enter(CallKind::kWatch, context->peer())
+                  : absl::StatusOr<Admission::Ticket>(caller.status()),
+      *request);
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
   const auto caller = access_->Check(*context, "WatchJob", Permission::kRead);
-  return new WatchStream<OneJob>(coordinator_,
-                                 caller.ok() ? admission_->Enter(CallKind::kWatch, context->peer())
-                                             : absl::StatusOr<Admission::Ticket>(caller.status()),
-                                 *request);
+  return new WatchStream<v1::WatchJobRequest, v1::WatchJobResponse>(
+      *coordinator_,
+      caller.ok() ? admission_->Enter(CallKind::kWatch, context->peer())
+                  : absl::StatusOr<Admission::Ticket>(caller.status()),
+      *request);
 }
 
 }  // namespace muster

@@ -49,6 +49,13 @@ class JobsWatch {
   absl::btree_set<uint64_t> changed_;  // jobs by number; guarded by the hub's mutex
 };
 
+// One message of a watch.
+template <typename Response>
+struct WatchUpdate {
+  Response response;
+  bool last = false;  // no other one follows
+};
+
 // The hub forgets a watch when its stream is gone. It wakes watches without holding its lock. Call
 // Wake() without any other lock. Thread-safe.
 class WatchHub {

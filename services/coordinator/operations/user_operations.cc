@@ -341,10 +341,11 @@ absl::StatusOr<std::vector<v1::JobEvent>> UserOperations::EventsAfter(
   return events;
 }
 
-absl::StatusOr<std::optional<UserOperations::WatchAnswer>> UserOperations::NextOf(JobWatch& watch) {
+absl::StatusOr<std::optional<WatchUpdate<v1::WatchJobResponse>>> UserOperations::NextOf(
+    JobWatch& watch) {
   const bool woken = options_.watches->TakeDue(watch);
   const bool due = std::exchange(watch.has_more, false) || woken;
-  WatchAnswer answer;
+  WatchUpdate<v1::WatchJobResponse> answer;
   v1::Job& record = *answer.response.mutable_job();
   std::shared_ptr<const std::vector<v1::JobEvent>> news;
   {

@@ -76,15 +76,11 @@ class UserOperations {
 
   absl::StatusOr<std::shared_ptr<JobWatch>> WatchJob(const v1::WatchJobRequest& request,
                                                      std::shared_ptr<StreamWaker> waker);
-  struct WatchAnswer {
-    v1::WatchJobResponse response;
-    bool last = false;
-  };
   // Returns the next message, or nullopt if there is none; then the waker signals the next one. A
   // message has at most limits::kWatchEventsMax events, so call until nullopt. Requires: one call
   // at a time for each watch.
   // Returns NOT_FOUND if the job was deleted.
-  absl::StatusOr<std::optional<WatchAnswer>> NextOf(JobWatch& watch);
+  absl::StatusOr<std::optional<WatchUpdate<v1::WatchJobResponse>>> NextOf(JobWatch& watch);
 
  private:
   // A job that may be queued.
