@@ -105,7 +105,7 @@ grpc::Status MemberService::WriteShard(grpc::ServerContext* context,
   const absl::Status ended = coordinator_->checkpoints().EndShard(
       **upload, TakeSlices(*context, *reader, guard, watch_->stall_max(), **upload));
   // Releases the ticket: this call waits for other shards and must not keep them out.
-  *ticket = Admission::Ticket();
+  ticket->reset();
   return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
 }
 
@@ -127,7 +127,7 @@ grpc::Status MemberService::WriteShardDirect(grpc::ServerContext* context, Direc
       **upload, TakeWritten(*stream, guard, watch_->stall_max(),
                             coordinator_->checkpoints().LayoutFor(**upload), **upload));
   // Releases the ticket as in WriteShard().
-  *ticket = Admission::Ticket();
+  ticket->reset();
   return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
 }
 

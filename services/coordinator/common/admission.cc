@@ -60,7 +60,7 @@ absl::StatusOr<Admission::Ticket> Admission::Enter(CallKind kind, absl::string_v
   }
   ++count.total;
   ++count.of_client[name];
-  return Ticket(this, kind, std::move(name));
+  return Ticket(nullptr, [this, kind, name = std::move(name)](void*) { Leave(kind, name); });
 }
 
 void Admission::Leave(CallKind kind, const std::string& client) {

@@ -4,8 +4,8 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -42,33 +42,8 @@ class Admission {
 
   explicit Admission(const LimitsByKind& limits = DefaultLimits()) : limits_(limits) {}
 
-  // A call in progress. Move-only.
-  class Ticket {
-   public:
-    Ticket() = default;
-    Ticket(Ticket&& other) noexcept
-        : admission_(std::exchange(other.admission_, nullptr)),
-          kind_(other.kind_),
-          client_(std::move(other.client_)) {}
-    Ticket& operator=(Ticket&& other) noexcept {
-      std::swap(admission_, other.admission_);
-      std::swap(kind_, other.kind_);
-      std::swap(client_, other.client_);
-      return *this;
-    }
-    ~Ticket() {
-      if (admission_ != nullptr) admission_->Leave(kind_, client_);
-    }
-
-   private:
-    friend class Admission;
-    Ticket(Admission* admission, CallKind kind, std::string client)
-        : admission_(admission), kind_(kind), client_(std::move(client)) {}
-
-    Admission* admission_ = nullptr;
-    CallKind kind_ = CallKind::kCreate;
-    std::string client_;
-  };
+  // A call in progress. It ends with the last copy.
+  using Ticket = std::shared_ptr<void>;
 
   // Admits a call. `client` is grpc::ServerContext::peer(). Returns RESOURCE_EXHAUSTED (reason
   // "TOO_MANY_CALLS") with the limit that is reached.

@@ -12,13 +12,8 @@ constexpr absl::Duration kAskInterval = absl::Milliseconds(200);
 
 }  // namespace
 
-ImportGate::Slot::~Slot() {
-  absl::MutexLock lock(&gate_->mu_);
-  ++gate_->free_;
-}
-
-absl::StatusOr<std::unique_ptr<ImportGate::Slot>> ImportGate::Enter(
-    const std::function<bool()>& caller_gone, absl::Duration patience) {
+absl::StatusOr<ImportGate::Slot> ImportGate::Enter(const std::function<bool()>& caller_gone,
+                                                   absl::Duration patience) {
   auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return free_ > 0; };
   const absl::Duration end = SteadyNow() + patience;
   while (!caller_gone()) {
@@ -26,7 +21,7 @@ absl::StatusOr<std::unique_ptr<ImportGate::Slot>> ImportGate::Enter(
     const absl::Duration left = std::max(end - SteadyNow(), absl::ZeroDuration());
     if (AwaitFor(&mu_, absl::Condition(&free), std::min(left, kAskInterval))) {
       --free_;
-      return std::make_unique<Slot>(this);
+      return Slot(nullptr, [this](void*) { Leave(); });
     }
     if (SteadyNow() >= end) {
       return absl::DeadlineExceededError(absl::StrCat(
@@ -34,6 +29,11 @@ absl::StatusOr<std::unique_ptr<ImportGate::Slot>> ImportGate::Enter(
     }
   }
   return absl::CancelledError("the caller is gone; other models or data sets were being read");
+}
+
+void ImportGate::Leave() {
+  absl::MutexLock lock(&mu_);
+  ++free_;
 }
 
 }  // namespace muster

@@ -19,25 +19,18 @@ class ImportGate {
  public:
   explicit ImportGate(int slots) : free_(slots) {}
 
-  // The right of one caller to import. Its destructor frees the slot.
-  class Slot {
-   public:
-    explicit Slot(ImportGate* gate) : gate_(gate) {}
-    ~Slot();
-    Slot(const Slot&) = delete;
-    Slot& operator=(const Slot&) = delete;
-
-   private:
-    ImportGate* const gate_;
-  };
+  // The right of one caller to import. The slot is free again after the last copy.
+  using Slot = std::shared_ptr<void>;
 
   // Blocks until a slot is free. Returns CANCELLED if `caller_gone` returns true; it is called
   // several times a second. Returns DEADLINE_EXCEEDED after `patience`.
-  absl::StatusOr<std::unique_ptr<Slot>> Enter(const std::function<bool()>& caller_gone,
-                                              absl::Duration patience = absl::InfiniteDuration())
+  absl::StatusOr<Slot> Enter(const std::function<bool()>& caller_gone,
+                             absl::Duration patience = absl::InfiniteDuration())
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  void Leave() ABSL_LOCKS_EXCLUDED(mu_);
+
   absl::Mutex mu_;
   int free_ ABSL_GUARDED_BY(mu_);
 };

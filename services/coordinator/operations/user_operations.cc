@@ -219,7 +219,7 @@ absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& re
                                                   const CallerGone& caller_gone) {
   ASSIGN_OR_RETURN(auto earlier, FindRequest(request));
   if (earlier) return *std::move(earlier);
-  std::unique_ptr<ImportGate::Slot> slot;  // held until the model is out of memory
+  ImportGate::Slot slot;  // held until the model is out of memory
   if (request.spec().model().has_onnx() || request.spec().model().has_external()) {
     ASSIGN_OR_RETURN(slot, imports_.Enter(caller_gone));
   }
