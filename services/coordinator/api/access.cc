@@ -19,18 +19,17 @@ namespace muster {
 namespace {
 
 constexpr size_t kObjectBytesMax = 128;  // limit in a log for text that a caller wrote
-constexpr std::array<absl::string_view, 3> kPermissions = {"read", "submit", "admin"};
-
-bool IsMember(Role role) { return role == Role::kPs || role == Role::kWorker; }
+constexpr std::array<absl::string_view, 4> kPermissions = {"read", "submit", "admin", "member"};
 
 bool Includes(Role role, Permission needed) {
   switch (role) {
     case Role::kAdmin:
-      return true;
+      return needed != Permission::kMember;
     case Role::kSubmitter:
       return needed == Permission::kRead || needed == Permission::kSubmit;
     case Role::kPs:
     case Role::kWorker:
+      return needed == Permission::kMember;
     case Role::kCoordinator:
       return false;
   }
@@ -45,6 +44,8 @@ bool Includes(v1::TokenScope scope, Permission needed) {
       return scope >= v1::TOKEN_SUBMIT;
     case Permission::kAdmin:
       return scope >= v1::TOKEN_ADMIN;
+    case Permission::kMember:
+      return false;
   }
   return false;
 }
@@ -56,10 +57,10 @@ absl::string_view Only(const grpc::ServerContextBase& context, const char* field
   return {first->second.data(), first->second.size()};
 }
 
-absl::Status Denied(const Caller& caller, std::optional<Permission> needed) {
+absl::Status Denied(const Caller& caller, Permission needed) {
   return WithReason(absl::PermissionDeniedError(absl::StrCat(
                         caller.ToString(), " may not do that: it needs the permission '",
-                        needed ? kPermissions[static_cast<size_t>(*needed)] : "member", "'")),
+                        kPermissions[static_cast<size_t>(needed)], "'")),
                     "NOT_ALLOWED");
 }
 
@@ -76,16 +77,6 @@ std::string LeftOut(int64_t lines, absl::string_view what) {
 
 }  // namespace
 
-absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context,
-                                     absl::string_view method, Permission needed) const {
-  return CheckNeeded(context, method, needed);
-}
-
-absl::StatusOr<Caller> Access::CheckMember(const grpc::ServerContextBase& context,
-                                           absl::string_view method) const {
-  return CheckNeeded(context, method, std::nullopt);
-}
-
 std::string Access::NameOf(const grpc::ServerContextBase& context) const {
   Caller caller = Stamped(context).value_or(Caller{});
   // Adds the token, if there is one.
@@ -98,8 +89,8 @@ absl::StatusOr<Caller> Access::Stamped(const grpc::ServerContextBase& context) c
   return stamp_->Read(Only(context, CallerStamp::kField));
 }
 
-absl::StatusOr<Caller> Access::CheckNeeded(const grpc::ServerContextBase& context,
-                                           absl::string_view method, Needed needed) const {
+absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context,
+                                     absl::string_view method, Permission needed) const {
   const absl::StatusOr<Caller> stamped = Stamped(context);
   Caller caller = stamped.value_or(Caller{});
   if (open()) return caller;
@@ -115,7 +106,7 @@ absl::StatusOr<Caller> Access::CheckNeeded(const grpc::ServerContextBase& contex
   return allowed;
 }
 
-absl::Status Access::Judge(const grpc::ServerContextBase& context, Needed needed,
+absl::Status Access::Judge(const grpc::ServerContextBase& context, Permission needed,
                            Caller& caller) const {
   absl::string_view authorization = Only(context, "authorization");
   if (!authorization.empty()) {
@@ -125,8 +116,7 @@ absl::Status Access::Judge(const grpc::ServerContextBase& context, Needed needed
     }
     ASSIGN_OR_RETURN(const v1::AccessToken token, tokens_->Find(authorization, absl::Now()));
     caller.token = absl::StrCat(token.id(), " (", token.holder(), ")");
-    const bool may = needed && Includes(token.scope(), *needed);
-    return may ? absl::OkStatus() : Denied(caller, needed);
+    return Includes(token.scope(), needed) ? absl::OkStatus() : Denied(caller, needed);
   }
   if (!caller.certificate) {
     return WithReason(absl::UnauthenticatedError("no credentials: give a token (--token-file) or a "
@@ -134,9 +124,7 @@ absl::Status Access::Judge(const grpc::ServerContextBase& context, Needed needed
                                                  "folder of --tls)"),
                       "NO_CREDENTIALS");
   }
-  const Role role = caller.certificate->role;
-  const bool may = needed ? Includes(role, *needed) : IsMember(role);
-  return may ? absl::OkStatus() : Denied(caller, needed);
+  return Includes(caller.certificate->role, needed) ? absl::OkStatus() : Denied(caller, needed);
 }
 
 void Access::Earn(absl::Duration now, Lines& lines) {

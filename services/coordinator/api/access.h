@@ -19,11 +19,11 @@
 
 namespace muster {
 
-// The permission that a method of a user service requires. Each includes the previous ones. Members
-// have none of them, and MemberService requires none: see Access::CheckMember().
-enum class Permission : uint8_t { kRead, kSubmit, kAdmin };
+// The permission that a method requires. kSubmit includes kRead, and kAdmin includes both.
+// kMember, which MemberService requires, is apart: only members have it, and they have no other.
+enum class Permission : uint8_t { kRead, kSubmit, kAdmin, kMember };
 
-// Denies by default: every method of every service calls Check() or CheckMember() first.
+// Denies by default: every method of every service calls Check() first.
 // Thread-safe. Never blocks.
 class Access {
  public:
@@ -41,11 +41,6 @@ class Access {
   // the audit log, within a limit.
   absl::StatusOr<Caller> Check(const grpc::ServerContextBase& context, absl::string_view method,
                                Permission needed) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Like Check() for the methods of MemberService, which only members may call. Tokens and user
-  // certificates are refused.
-  absl::StatusOr<Caller> CheckMember(const grpc::ServerContextBase& context,
-                                     absl::string_view method) const ABSL_LOCKS_EXCLUDED(mu_);
-
   // Returns the name of the caller for the log, as far as it is known. Requires no permission.
   std::string NameOf(const grpc::ServerContextBase& context) const;
 
@@ -71,15 +66,10 @@ class Access {
 
   Access(const CallerStamp* stamp, const TokenTable* tokens) : stamp_(stamp), tokens_(tokens) {}
 
-  // The required permission of a user; nullopt: the caller must be a member.
-  using Needed = std::optional<Permission>;
-
   absl::StatusOr<Caller> Stamped(const grpc::ServerContextBase& context) const;
-  absl::StatusOr<Caller> CheckNeeded(const grpc::ServerContextBase& context,
-                                     absl::string_view method, Needed needed) const
-      ABSL_LOCKS_EXCLUDED(mu_);
   // Returns OK if `caller` may call. Adds the token of the call to `caller`.
-  absl::Status Judge(const grpc::ServerContextBase& context, Needed needed, Caller& caller) const;
+  absl::Status Judge(const grpc::ServerContextBase& context, Permission needed,
+                     Caller& caller) const;
 
   struct Lines {
     double left = kWrittenAtOnce;                   // lines that may be written now

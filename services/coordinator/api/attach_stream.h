@@ -28,7 +28,7 @@ namespace muster {
 // one serialized plan.
 class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // `caller` has passed Access::CheckMember(). If that or the admission refused the call, `ticket`
+  // `caller` has passed Access::Check(). If that or the admission refused the call, `ticket`
   // has the error, and the stream ends with it.
   AttachStream(Coordinator* coordinator, const Access* access, Caller caller,
                absl::StatusOr<Admission::Ticket> ticket, CallWatch* watch,

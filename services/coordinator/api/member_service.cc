@@ -79,7 +79,7 @@ absl::Status AwaitCommit(const grpc::ServerContext& context, CheckpointRound& ro
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* MemberService::Attach(
     grpc::CallbackServerContext* context) {
-  auto caller = access_->CheckMember(*context, "Attach");
+  auto caller = access_->Check(*context, "Attach", Permission::kMember);
   auto ticket = caller.ok() ? admission_->Enter(CallKind::kAttach, context->peer())
                             : absl::StatusOr<Admission::Ticket>(caller.status());
   return new AttachStream(coordinator_, access_, caller.ok() ? *std::move(caller) : Caller{},
@@ -89,7 +89,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* MemberService::Atta
 grpc::Status MemberService::WriteShard(grpc::ServerContext* context,
                                        grpc::ServerReader<v1::WriteShardRequest>* reader,
                                        v1::WriteShardResponse*) {
-  const auto caller = access_->CheckMember(*context, "WriteShard");
+  const auto caller = access_->Check(*context, "WriteShard", Permission::kMember);
   if (!caller.ok()) return ToGrpc(caller.status());
   auto ticket = admission_->Enter(CallKind::kUpload, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
@@ -110,7 +110,7 @@ grpc::Status MemberService::WriteShard(grpc::ServerContext* context,
 }
 
 grpc::Status MemberService::WriteShardDirect(grpc::ServerContext* context, DirectStream* stream) {
-  const auto caller = access_->CheckMember(*context, "WriteShardDirect");
+  const auto caller = access_->Check(*context, "WriteShardDirect", Permission::kMember);
   if (!caller.ok()) return ToGrpc(caller.status());
   auto ticket = admission_->Enter(CallKind::kUpload, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
@@ -134,7 +134,7 @@ grpc::Status MemberService::WriteShardDirect(grpc::ServerContext* context, Direc
 grpc::Status MemberService::ReadShard(grpc::ServerContext* context,
                                       const v1::ReadShardRequest* request,
                                       grpc::ServerWriter<v1::ShardSlice>* writer) {
-  const auto caller = access_->CheckMember(*context, "ReadShard");
+  const auto caller = access_->Check(*context, "ReadShard", Permission::kMember);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kRestore, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());

@@ -11,7 +11,7 @@ namespace muster {
 
 // Attach is asynchronous, so that thousands of members do not need a thread each. Shard calls block
 // gRPC's threads for the disk and for checkpoints, one thread for each open call. Every method
-// calls Access::CheckMember() first.
+// checks Permission::kMember first.
 class MemberService final
     : public v1::MemberService::WithRawCallbackMethod_Attach<v1::MemberService::Service> {
  public:
