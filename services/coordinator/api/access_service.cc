@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
+#include "services/coordinator/api/call_gate.h"
 
 namespace muster {
 
@@ -30,9 +31,7 @@ grpc::Status AccessService::CreateToken(grpc::ServerContext* context,
                  created.ok() ? absl::StrCat(created->token().id(), " ", request->holder())
                               : request->holder(),
                  created.status());
-  if (!created.ok()) return ToGrpc(created.status());
-  *response = *std::move(created);
-  return grpc::Status::OK;
+  return Answer(std::move(created), response);
 }
 
 grpc::Status AccessService::ListTokens(grpc::ServerContext* context, const v1::ListTokensRequest*,
@@ -50,9 +49,7 @@ grpc::Status AccessService::RevokeToken(grpc::ServerContext* context,
   if (!caller.ok()) return ToGrpc(caller.status());
   auto revoked = tokens_->Revoke(request->id(), absl::Now());
   access_->Audit(*caller, "RevokeToken", request->id(), revoked.status());
-  if (!revoked.ok()) return ToGrpc(revoked.status());
-  *response = *std::move(revoked);
-  return grpc::Status::OK;
+  return Answer(std::move(revoked), response);
 }
 
 }  // namespace muster

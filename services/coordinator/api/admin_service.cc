@@ -15,16 +15,16 @@ namespace muster {
 
 grpc::Status AdminService::Backup(grpc::ServerContext* context, const v1::BackupRequest*,
                                   grpc::ServerWriter<v1::BackupResponse>* writer) {
-  const auto caller = access_->Check(*context, "Backup", Permission::kAdmin);
+  const auto caller = gate_.access->Check(*context, "Backup", Permission::kAdmin);
   if (!caller.ok()) return ToGrpc(caller.status());
   const absl::Status made = Send(*context, *writer);
-  access_->Audit(*caller, "Backup", "store", made);
+  gate_.access->Audit(*caller, "Backup", "store", made);
   return ToGrpc(made);
 }
 
 absl::Status AdminService::Send(grpc::ServerContext& context,
                                 grpc::ServerWriter<v1::BackupResponse>& writer) {
-  const auto ticket = admission_->Enter(CallKind::kDownload, context.peer());
+  const auto ticket = gate_.admission->Enter(CallKind::kDownload, context.peer());
   if (!ticket.ok()) return ticket.status();
   if (backing_up_.exchange(true)) {
     return WithReason(absl::AbortedError("another backup is being made: try again later"),
@@ -35,7 +35,7 @@ absl::Status AdminService::Send(grpc::ServerContext& context,
   v1::BackupResponse piece;
   const auto send = [&]() -> absl::Status {
     // A client that does not read would keep the store from clearing its log.
-    CallWatch::Guard guard(watch_, watch_->stall_max(), [&context] { context.TryCancel(); });
+    CallWatch::Guard guard = gate_.Watch(&context, gate_.watch->stall_max());
     const bool sent = writer.Write(piece);
     piece.Clear();
     return sent ? absl::OkStatus() : absl::CancelledError("the caller has gone, or does not read");

@@ -10,19 +10,17 @@
 
 namespace muster {
 
-AttachStream::AttachStream(Coordinator* coordinator, const Access* access, Caller caller,
-                           absl::StatusOr<Admission::Ticket> ticket, CallWatch* watch,
-                           grpc::CallbackServerContext* context)
+AttachStream::AttachStream(Coordinator* coordinator, const CallGate& gate,
+                           absl::StatusOr<AdmittedCall> call, grpc::CallbackServerContext* context)
     : coordinator_(coordinator),
-      access_(access),
-      caller_(std::move(caller)),
-      ticket_(std::move(ticket)),
+      access_(gate.access),
+      call_(std::move(call)),
       waker_(std::make_shared<StreamWaker>([this] { Continue(); })),
-      guard_(watch, watch->first_message_max(), [context] { context->TryCancel(); }) {
-  if (ticket_.ok()) {
+      guard_(gate.Watch(context, gate.watch->first_message_max())) {
+  if (call_.ok()) {
     StartRead(&received_);
   } else {
-    End(ticket_.status());
+    End(call_.status());
   }
 }
 
@@ -58,10 +56,11 @@ absl::Status AttachStream::Take() {
   }
   if (attachment_ != nullptr) return coordinator_->members().Report(*attachment_, report_);
   const v1::Hello& hello = report_.hello();
-  const absl::Status speaks = CheckSpeaksAs(
-      caller_.certificate, hello.role() == v1::PS ? Role::kPs : Role::kWorker, hello.member());
+  const absl::Status speaks =
+      CheckSpeaksAs(call_->caller.certificate, hello.role() == v1::PS ? Role::kPs : Role::kWorker,
+                    hello.member());
   if (!speaks.ok()) {
-    access_->Audit(caller_, "Attach", hello.member(), speaks);
+    access_->Audit(call_->caller, "Attach", hello.member(), speaks);
     return speaks;
   }
   auto attachment = coordinator_->members().Attach(report_, waker_);

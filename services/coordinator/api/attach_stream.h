@@ -14,10 +14,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/coordinator/api/access.h"
-#include "services/coordinator/common/admission.h"
-#include "services/coordinator/common/call_watch.h"
-#include "services/coordinator/common/caller.h"
+#include "services/coordinator/api/call_gate.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/membership/directive_buffer.h"
 
@@ -28,10 +25,8 @@ namespace muster {
 // one serialized plan.
 class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // `caller` has passed Access::Check(). If that or the admission refused the call, `ticket`
-  // has the error, and the stream ends with it.
-  AttachStream(Coordinator* coordinator, const Access* access, Caller caller,
-               absl::StatusOr<Admission::Ticket> ticket, CallWatch* watch,
+  // If `call` is an error, the stream ends with it.
+  AttachStream(Coordinator* coordinator, const CallGate& gate, absl::StatusOr<AdmittedCall> call,
                grpc::CallbackServerContext* context);
 
   void OnReadDone(bool ok) override;
@@ -48,8 +43,7 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
   Coordinator* const coordinator_;
   const Access* const access_;
-  const Caller caller_;
-  const absl::StatusOr<Admission::Ticket> ticket_;
+  const absl::StatusOr<AdmittedCall> call_;
   const std::shared_ptr<StreamWaker> waker_;
   CallWatch::Guard guard_;
   std::atomic<bool> cancelled_ = false;

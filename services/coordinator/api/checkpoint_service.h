@@ -2,9 +2,7 @@
 #pragma once
 
 #include "proto/muster/v1/checkpoint.grpc.pb.h"
-#include "services/coordinator/api/access.h"
-#include "services/coordinator/common/admission.h"
-#include "services/coordinator/common/call_watch.h"
+#include "services/coordinator/api/call_gate.h"
 #include "services/coordinator/coordinator.h"
 
 namespace muster {
@@ -13,10 +11,8 @@ namespace muster {
 // `coordinator` must outlive the service.
 class CheckpointService final : public v1::CheckpointService::Service {
  public:
-  // The arguments must outlive the service.
-  CheckpointService(Coordinator* coordinator, Admission* admission, const Access* access,
-                    CallWatch* watch)
-      : coordinator_(coordinator), admission_(admission), access_(access), watch_(watch) {}
+  CheckpointService(Coordinator* coordinator, const CallGate& gate)
+      : coordinator_(coordinator), gate_(gate) {}
 
   grpc::Status ListCheckpoints(grpc::ServerContext* context,
                                const v1::ListCheckpointsRequest* request,
@@ -35,9 +31,7 @@ class CheckpointService final : public v1::CheckpointService::Service {
 
  private:
   Coordinator* const coordinator_;
-  Admission* const admission_;
-  const Access* const access_;
-  CallWatch* const watch_;
+  const CallGate gate_;
 };
 
 }  // namespace muster

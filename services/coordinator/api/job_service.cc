@@ -14,13 +14,6 @@
 namespace muster {
 namespace {
 
-template <typename T>
-grpc::Status Answer(absl::StatusOr<T> result, T* response) {
-  if (!result.ok()) return ToGrpc(result.status());
-  *response = *std::move(result);
-  return grpc::Status::OK;
-}
-
 // Returns the next message of a stream; nullopt if there is none, then the waker signals the next
 // one.
 template <typename Response>
@@ -50,11 +43,10 @@ absl::StatusOr<NextUpdate<v1::WatchJobsResponse>> OpenWatch(Coordinator& coordin
 template <typename Request, typename Response>
 class WatchStream final : public grpc::ServerWriteReactor<Response> {
  public:
-  WatchStream(Coordinator& coordinator, absl::StatusOr<Admission::Ticket> ticket,
-              const Request& request)
-      : ticket_(std::move(ticket)), waker_(std::make_shared<StreamWaker>([this] { Continue(); })) {
+  WatchStream(Coordinator& coordinator, absl::StatusOr<AdmittedCall> call, const Request& request)
+      : call_(std::move(call)), waker_(std::make_shared<StreamWaker>([this] { Continue(); })) {
     using Next = absl::StatusOr<NextUpdate<Response>>;
-    Next next = ticket_.ok() ? OpenWatch(coordinator, request, waker_) : Next(ticket_.status());
+    Next next = call_.ok() ? OpenWatch(coordinator, request, waker_) : Next(call_.status());
     absl::MutexLock lock(&mu_);
     if (next.ok()) {
       next_ = *std::move(next);
@@ -101,7 +93,7 @@ class WatchStream final : public grpc::ServerWriteReactor<Response> {
     this->Finish(ToGrpc(status));
   }
 
-  const absl::StatusOr<Admission::Ticket> ticket_;
+  const absl::StatusOr<AdmittedCall> call_;
   const std::shared_ptr<StreamWaker> waker_;
   absl::Mutex mu_;
   NextUpdate<Response> next_ ABSL_GUARDED_BY(mu_);  // null: not opened
@@ -133,14 +125,13 @@ absl::StatusOr<std::string> TakeModel(const grpc::ServerContext& context,
 grpc::Status JobService::UploadModel(grpc::ServerContext* context,
                                      grpc::ServerReader<v1::UploadModelRequest>* reader,
                                      v1::UploadModelResponse* response) {
-  const auto caller = access_->Check(*context, "UploadModel", Permission::kSubmit);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  const auto ticket = admission_->Enter(CallKind::kModelUpload, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
-  CallWatch::Guard guard(watch_, watch_->first_message_max(), [context] { context->TryCancel(); });
-  auto stored =
-      TakeModel(*context, *reader, guard, watch_->stall_max(), coordinator_->users().uploads());
-  access_->Audit(*caller, "UploadModel", stored.ok() ? *stored : "", stored.status());
+  const auto call =
+      gate_.Admit(*context, "UploadModel", Permission::kSubmit, CallKind::kModelUpload);
+  if (!call.ok()) return ToGrpc(call.status());
+  CallWatch::Guard guard = gate_.Watch(context, gate_.watch->first_message_max());
+  auto stored = TakeModel(*context, *reader, guard, gate_.watch->stall_max(),
+                          coordinator_->users().uploads());
+  gate_.access->Audit(call->caller, "UploadModel", stored.ok() ? *stored : "", stored.status());
   if (!stored.ok()) return ToGrpc(stored.status());
   response->set_path(*std::move(stored));
   return grpc::Status::OK;
@@ -148,102 +139,87 @@ grpc::Status JobService::UploadModel(grpc::ServerContext* context,
 
 grpc::Status JobService::CreateJob(grpc::ServerContext* context,
                                    const v1::CreateJobRequest* request, v1::Job* response) {
-  const auto caller = access_->Check(*context, "CreateJob", Permission::kSubmit);
+  const auto caller = gate_.access->Check(*context, "CreateJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
-  const auto ticket = admission_->Enter(CallKind::kCreate, context->peer());
+  const auto ticket = gate_.admission->Enter(CallKind::kCreate, context->peer());
   const auto created = ticket.ok() ? coordinator_->users().CreateJob(
                                          *request, [context] { return context->IsCancelled(); })
                                    : absl::StatusOr<v1::Job>(ticket.status());
   if (!request->validate_only()) {
-    access_->Audit(*caller, "CreateJob", created.ok() ? created->name() : request->spec().name(),
-                   created.status());
+    gate_.access->Audit(*caller, "CreateJob",
+                        created.ok() ? created->name() : request->spec().name(), created.status());
   }
   return Answer(created, response);
 }
 
 grpc::Status JobService::GetJob(grpc::ServerContext* context, const v1::GetJobRequest* request,
                                 v1::Job* response) {
-  const auto caller = access_->Check(*context, "GetJob", Permission::kRead);
+  const auto caller = gate_.access->Check(*context, "GetJob", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   return Answer(coordinator_->users().GetJob(request->name()), response);
 }
 
 grpc::Status JobService::ListJobs(grpc::ServerContext* context, const v1::ListJobsRequest* request,
                                   v1::ListJobsResponse* response) {
-  const auto caller = access_->Check(*context, "ListJobs", Permission::kRead);
+  const auto caller = gate_.access->Check(*context, "ListJobs", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   return Answer(coordinator_->users().ListJobs(*request), response);
 }
 
 grpc::Status JobService::CancelJob(grpc::ServerContext* context,
                                    const v1::CancelJobRequest* request, v1::Job* response) {
-  const auto caller = access_->Check(*context, "CancelJob", Permission::kSubmit);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  const auto changed = coordinator_->users().CancelJob(request->name());
-  access_->Audit(*caller, "CancelJob", request->name(), changed.status());
-  return Answer(changed, response);
+  return Answer(gate_.Audited(*context, "CancelJob", request->name(),
+                              [&] { return coordinator_->users().CancelJob(request->name()); }),
+                response);
 }
 
 grpc::Status JobService::DeleteJob(grpc::ServerContext* context,
                                    const v1::DeleteJobRequest* request, google::protobuf::Empty*) {
-  const auto caller = access_->Check(*context, "DeleteJob", Permission::kSubmit);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  const absl::Status changed = coordinator_->users().DeleteJob(request->name());
-  access_->Audit(*caller, "DeleteJob", request->name(), changed);
-  return ToGrpc(changed);
+  return ToGrpc(gate_.Audited(*context, "DeleteJob", request->name(),
+                              [&] { return coordinator_->users().DeleteJob(request->name()); }));
 }
 
 grpc::Status JobService::SuspendJob(grpc::ServerContext* context,
                                     const v1::SuspendJobRequest* request, v1::Job* response) {
-  const auto caller = access_->Check(*context, "SuspendJob", Permission::kSubmit);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  const auto changed = coordinator_->users().SuspendJob(request->name());
-  access_->Audit(*caller, "SuspendJob", request->name(), changed.status());
-  return Answer(changed, response);
+  return Answer(gate_.Audited(*context, "SuspendJob", request->name(),
+                              [&] { return coordinator_->users().SuspendJob(request->name()); }),
+                response);
 }
 
 grpc::Status JobService::ResumeJob(grpc::ServerContext* context,
                                    const v1::ResumeJobRequest* request, v1::Job* response) {
-  const auto caller = access_->Check(*context, "ResumeJob", Permission::kSubmit);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  const auto changed = coordinator_->users().ResumeJob(*request);
-  access_->Audit(*caller, "ResumeJob", request->name(), changed.status());
-  return Answer(changed, response);
+  return Answer(gate_.Audited(*context, "ResumeJob", request->name(),
+                              [&] { return coordinator_->users().ResumeJob(*request); }),
+                response);
 }
 
 grpc::Status JobService::UpdateJob(grpc::ServerContext* context,
                                    const v1::UpdateJobRequest* request, v1::Job* response) {
-  const auto caller = access_->Check(*context, "UpdateJob", Permission::kSubmit);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  const auto changed = coordinator_->users().UpdateJob(*request);
-  access_->Audit(*caller, "UpdateJob", request->name(), changed.status());
-  return Answer(changed, response);
+  return Answer(gate_.Audited(*context, "UpdateJob", request->name(),
+                              [&] { return coordinator_->users().UpdateJob(*request); }),
+                response);
 }
 
 grpc::Status JobService::ListEvents(grpc::ServerContext* context,
                                     const v1::ListEventsRequest* request,
                                     v1::ListEventsResponse* response) {
-  const auto caller = access_->Check(*context, "ListEvents", Permission::kRead);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  const auto ticket = admission_->Enter(CallKind::kQuery, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
+  const auto call = gate_.Admit(*context, "ListEvents", Permission::kRead, CallKind::kQuery);
+  if (!call.ok()) return ToGrpc(call.status());
   return Answer(coordinator_->queries().ListEvents(*request), response);
 }
 
 grpc::Status JobService::ReadJobMetrics(grpc::ServerContext* context,
                                         const v1::ReadJobMetricsRequest* request,
                                         v1::ReadJobMetricsResponse* response) {
-  const auto caller = access_->Check(*context, "ReadJobMetrics", Permission::kRead);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  const auto ticket = admission_->Enter(CallKind::kQuery, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
+  const auto call = gate_.Admit(*context, "ReadJobMetrics", Permission::kRead, CallKind::kQuery);
+  if (!call.ok()) return ToGrpc(call.status());
   return Answer(coordinator_->queries().ReadJobMetrics(*request), response);
 }
 
 grpc::Status JobService::ReadJobTiming(grpc::ServerContext* context,
                                        const v1::ReadJobTimingRequest* request,
                                        v1::ReadJobTimingResponse* response) {
-  const auto caller = access_->Check(*context, "ReadJobTiming", Permission::kRead);
+  const auto caller = gate_.access->Check(*context, "ReadJobTiming", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   return Answer(coordinator_->queries().ReadJobTiming(*request), response);
 }
@@ -251,19 +227,17 @@ grpc::Status JobService::ReadJobTiming(grpc::ServerContext* context,
 grpc::Status JobService::ReadJobLinks(grpc::ServerContext* context,
                                       const v1::ReadJobLinksRequest* request,
                                       v1::ReadJobLinksResponse* response) {
-  const auto caller = access_->Check(*context, "ReadJobLinks", Permission::kRead);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  const auto ticket = admission_->Enter(CallKind::kQuery, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
+  const auto call = gate_.Admit(*context, "ReadJobLinks", Permission::kRead, CallKind::kQuery);
+  if (!call.ok()) return ToGrpc(call.status());
   return Answer(coordinator_->queries().ReadJobLinks(*request), response);
 }
 
 grpc::Status JobService::GetServerInfo(grpc::ServerContext* context,
                                        const v1::GetServerInfoRequest*, v1::ServerInfo* response) {
-  const auto caller = access_->Check(*context, "GetServerInfo", Permission::kRead);
+  const auto caller = gate_.access->Check(*context, "GetServerInfo", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   *response = coordinator_->Describe();
-  response->set_security(access_->open() ? "plaintext" : "tls");
+  response->set_security(gate_.access->open() ? "plaintext" : "tls");
   return grpc::Status::OK;
 }
 
@@ -272,7 +246,7 @@ grpc::ServerUnaryReactor* JobService::TraceJob(grpc::CallbackServerContext* cont
                                                v1::TraceJobResponse* response) {
   auto* const call = new LateCall<v1::TraceJobResponse>(response);
   const auto reply = call->reply();
-  const auto caller = access_->Check(*context, "TraceJob", Permission::kRead);
+  const auto caller = gate_.access->Check(*context, "TraceJob", Permission::kRead);
   if (!caller.ok()) {
     reply->Send(caller.status());
     return call;
@@ -285,21 +259,15 @@ grpc::ServerUnaryReactor* JobService::TraceJob(grpc::CallbackServerContext* cont
 
 grpc::ServerWriteReactor<v1::WatchJobsResponse>* JobService::WatchJobs(
     grpc::CallbackServerContext* context, const v1::WatchJobsRequest* request) {
-  const auto caller = access_->Check(*context, "WatchJobs", Permission::kRead);
   return new WatchStream<v1::WatchJobsRequest, v1::WatchJobsResponse>(
-      *coordinator_,
-      caller.ok() ? admission_->Enter(CallKind::kWatch, context->peer())
-                  : absl::StatusOr<Admission::Ticket>(caller.status()),
+      *coordinator_, gate_.Admit(*context, "WatchJobs", Permission::kRead, CallKind::kWatch),
       *request);
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
-  const auto caller = access_->Check(*context, "WatchJob", Permission::kRead);
   return new WatchStream<v1::WatchJobRequest, v1::WatchJobResponse>(
-      *coordinator_,
-      caller.ok() ? admission_->Enter(CallKind::kWatch, context->peer())
-                  : absl::StatusOr<Admission::Ticket>(caller.status()),
+      *coordinator_, gate_.Admit(*context, "WatchJob", Permission::kRead, CallKind::kWatch),
       *request);
 }
 

@@ -2,9 +2,7 @@
 #pragma once
 
 #include "proto/muster/v1/coordinator.grpc.pb.h"
-#include "services/coordinator/api/access.h"
-#include "services/coordinator/common/admission.h"
-#include "services/coordinator/common/call_watch.h"
+#include "services/coordinator/api/call_gate.h"
 #include "services/coordinator/coordinator.h"
 
 namespace muster {
@@ -17,9 +15,8 @@ class JobService final
           v1::JobService::WithCallbackMethod_WatchJobs<
               v1::JobService::WithCallbackMethod_TraceJob<v1::JobService::Service>>> {
  public:
-  // The arguments must outlive the service.
-  JobService(Coordinator* coordinator, Admission* admission, const Access* access, CallWatch* watch)
-      : coordinator_(coordinator), admission_(admission), access_(access), watch_(watch) {}
+  JobService(Coordinator* coordinator, const CallGate& gate)
+      : coordinator_(coordinator), gate_(gate) {}
 
   grpc::Status CreateJob(grpc::ServerContext* context, const v1::CreateJobRequest* request,
                          v1::Job* response) override;
@@ -61,9 +58,7 @@ class JobService final
 
  private:
   Coordinator* const coordinator_;
-  Admission* const admission_;
-  const Access* const access_;
-  CallWatch* const watch_;
+  const CallGate gate_;
 };
 
 }  // namespace muster

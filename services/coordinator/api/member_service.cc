@@ -79,72 +79,64 @@ absl::Status AwaitCommit(const grpc::ServerContext& context, CheckpointRound& ro
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* MemberService::Attach(
     grpc::CallbackServerContext* context) {
-  auto caller = access_->Check(*context, "Attach", Permission::kMember);
-  auto ticket = caller.ok() ? admission_->Enter(CallKind::kAttach, context->peer())
-                            : absl::StatusOr<Admission::Ticket>(caller.status());
-  return new AttachStream(coordinator_, access_, caller.ok() ? *std::move(caller) : Caller{},
-                          std::move(ticket), watch_, context);
+  return new AttachStream(coordinator_, gate_,
+                          gate_.Admit(*context, "Attach", Permission::kMember, CallKind::kAttach),
+                          context);
 }
 
 grpc::Status MemberService::WriteShard(grpc::ServerContext* context,
                                        grpc::ServerReader<v1::WriteShardRequest>* reader,
                                        v1::WriteShardResponse*) {
-  const auto caller = access_->Check(*context, "WriteShard", Permission::kMember);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  auto ticket = admission_->Enter(CallKind::kUpload, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
-  CallWatch::Guard guard(watch_, watch_->first_message_max(), [context] { context->TryCancel(); });
+  auto call = gate_.Admit(*context, "WriteShard", Permission::kMember, CallKind::kUpload);
+  if (!call.ok()) return ToGrpc(call.status());
+  CallWatch::Guard guard = gate_.Watch(context, gate_.watch->first_message_max());
   v1::WriteShardRequest first;
   if (!reader->Read(&first)) return ToGrpc(CallerGone());
   if (!first.has_header()) {
     return ToGrpc(OutOfOrder("the first message must be the header"));
   }
-  auto upload = coordinator_->checkpoints().BeginShard(first.header(), caller->certificate);
+  auto upload = coordinator_->checkpoints().BeginShard(first.header(), call->caller.certificate);
   if (!upload.ok()) return ToGrpc(upload.status());
   if (!upload->has_value()) return grpc::Status::OK;
   const absl::Status ended = coordinator_->checkpoints().EndShard(
-      **upload, TakeSlices(*context, *reader, guard, watch_->stall_max(), **upload));
+      **upload, TakeSlices(*context, *reader, guard, gate_.watch->stall_max(), **upload));
   // Releases the ticket: this call waits for other shards and must not keep them out.
-  ticket->reset();
+  call->ticket.reset();
   return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
 }
 
 grpc::Status MemberService::WriteShardDirect(grpc::ServerContext* context, DirectStream* stream) {
-  const auto caller = access_->Check(*context, "WriteShardDirect", Permission::kMember);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  auto ticket = admission_->Enter(CallKind::kUpload, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
-  CallWatch::Guard guard(watch_, watch_->first_message_max(), [context] { context->TryCancel(); });
+  auto call = gate_.Admit(*context, "WriteShardDirect", Permission::kMember, CallKind::kUpload);
+  if (!call.ok()) return ToGrpc(call.status());
+  CallWatch::Guard guard = gate_.Watch(context, gate_.watch->first_message_max());
   v1::WriteShardDirectRequest first;
   if (!stream->Read(&first)) return ToGrpc(CallerGone());
   if (!first.has_header()) return ToGrpc(OutOfOrder("the first message must be the header"));
   guard.Advance(absl::InfiniteDuration());  // no limit while the coordinator's disk is slow
-  auto upload = coordinator_->checkpoints().BeginShard(first.header(), caller->certificate,
+  auto upload = coordinator_->checkpoints().BeginShard(first.header(), call->caller.certificate,
                                                        Checkpointer::Delivery::kDirect);
   if (!upload.ok()) return ToGrpc(upload.status());
   if (!upload->has_value()) return grpc::Status::OK;
   const absl::Status ended = coordinator_->checkpoints().EndShard(
-      **upload, TakeWritten(*stream, guard, watch_->stall_max(),
+      **upload, TakeWritten(*stream, guard, gate_.watch->stall_max(),
                             coordinator_->checkpoints().LayoutFor(**upload), **upload));
   // Releases the ticket as in WriteShard().
-  ticket->reset();
+  call->ticket.reset();
   return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
 }
 
 grpc::Status MemberService::ReadShard(grpc::ServerContext* context,
                                       const v1::ReadShardRequest* request,
                                       grpc::ServerWriter<v1::ShardSlice>* writer) {
-  const auto caller = access_->Check(*context, "ReadShard", Permission::kMember);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  const auto ticket = admission_->Enter(CallKind::kRestore, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
-  const auto source = coordinator_->checkpoints().FindRestore(*request, caller->certificate);
+  const auto call = gate_.Admit(*context, "ReadShard", Permission::kMember, CallKind::kRestore);
+  if (!call.ok()) return ToGrpc(call.status());
+  const auto source = coordinator_->checkpoints().FindRestore(*request, call->caller.certificate);
   if (!source.ok()) return ToGrpc(source.status());
   auto restore = ShardRestore::Open(source->plan, source->directory, request->shard());
   absl::Status read = restore.status();
   if (read.ok()) {
-    CallWatch::Guard guard(watch_, watch_->stall_max(), [context] { context->TryCancel(); });
-    read = SendAll(**restore, *writer, guard, watch_->stall_max());
+    CallWatch::Guard guard = gate_.Watch(context, gate_.watch->stall_max());
+    read = SendAll(**restore, *writer, guard, gate_.watch->stall_max());
   }
   coordinator_->checkpoints().NoteRead(read);
   return ToGrpc(read);

@@ -2,9 +2,7 @@
 #pragma once
 
 #include "proto/muster/v1/member.grpc.pb.h"
-#include "services/coordinator/api/access.h"
-#include "services/coordinator/common/admission.h"
-#include "services/coordinator/common/call_watch.h"
+#include "services/coordinator/api/call_gate.h"
 #include "services/coordinator/coordinator.h"
 
 namespace muster {
@@ -16,9 +14,8 @@ class MemberService final
     : public v1::MemberService::WithRawCallbackMethod_Attach<v1::MemberService::Service> {
  public:
   // The arguments must outlive the service and its server.
-  MemberService(Coordinator* coordinator, Admission* admission, const Access* access,
-                CallWatch* watch)
-      : coordinator_(coordinator), admission_(admission), access_(access), watch_(watch) {}
+  MemberService(Coordinator* coordinator, const CallGate& gate)
+      : coordinator_(coordinator), gate_(gate) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Attach(
       grpc::CallbackServerContext* context) override;
@@ -34,9 +31,7 @@ class MemberService final
 
  private:
   Coordinator* const coordinator_;
-  Admission* const admission_;
-  const Access* const access_;
-  CallWatch* const watch_;
+  const CallGate gate_;
 };
 
 }  // namespace muster

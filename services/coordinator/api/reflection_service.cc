@@ -46,14 +46,14 @@ void Append(const FileDescriptor* file, absl::flat_hash_set<const FileDescriptor
 class ReflectionService::Stream final : public grpc::ServerBidiReactor<Request, Response> {
  public:
   Stream(const ReflectionService* service, grpc::CallbackServerContext* context,
-         absl::StatusOr<Admission::Ticket> ticket)
+         absl::StatusOr<AdmittedCall> call)
       : service_(*service),
-        ticket_(std::move(ticket)),
-        guard_(service->watch_, service->watch_->stall_max(), [context] { context->TryCancel(); }) {
-    if (ticket_.ok()) {
+        call_(std::move(call)),
+        guard_(service->gate_.Watch(context, service->gate_.watch->stall_max())) {
+    if (call_.ok()) {
       StartRead(&request_);
     } else {
-      Finish(ToGrpc(ticket_.status()));
+      Finish(ToGrpc(call_.status()));
     }
   }
 
@@ -70,15 +70,14 @@ class ReflectionService::Stream final : public grpc::ServerBidiReactor<Request, 
 
  private:
   const ReflectionService& service_;
-  const absl::StatusOr<Admission::Ticket> ticket_;
+  const absl::StatusOr<AdmittedCall> call_;
   Request request_;
   Response response_;
   CallWatch::Guard guard_;  // never advanced: it limits the whole stream
 };
 
-ReflectionService::ReflectionService(std::vector<std::string> services, Admission* admission,
-                                     const Access* access, CallWatch* watch)
-    : services_(std::move(services)), admission_(admission), access_(access), watch_(watch) {
+ReflectionService::ReflectionService(std::vector<std::string> services, const CallGate& gate)
+    : services_(std::move(services)), gate_(gate) {
   for (const std::string& service : services_) {
     const auto* const descriptor = Pool().FindServiceByName(service);
     CHECK(descriptor != nullptr) << service << " is not linked in";
@@ -95,10 +94,9 @@ void ReflectionService::Tell(const File* file) {
 
 grpc::ServerBidiReactor<ReflectionService::Request, ReflectionService::Response>*
 ReflectionService::ServerReflectionInfo(grpc::CallbackServerContext* context) {
-  const auto caller = access_->Check(*context, "ServerReflectionInfo", Permission::kRead);
-  return new Stream(this, context,
-                    caller.ok() ? admission_->Enter(CallKind::kReflection, context->peer())
-                                : absl::StatusOr<Admission::Ticket>(caller.status()));
+  return new Stream(
+      this, context,
+      gate_.Admit(*context, "ServerReflectionInfo", Permission::kRead, CallKind::kReflection));
 }
 
 ReflectionService::Response ReflectionService::Answer(const Request& request) const {

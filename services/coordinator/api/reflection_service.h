@@ -7,9 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "google/protobuf/descriptor.h"
 #include "proto/third_party/grpc/reflection/v1alpha/reflection.grpc.pb.h"
-#include "services/coordinator/api/access.h"
-#include "services/coordinator/common/admission.h"
-#include "services/coordinator/common/call_watch.h"
+#include "services/coordinator/api/call_gate.h"
 
 namespace muster {
 
@@ -22,10 +20,8 @@ class ReflectionService final
   using Request = grpc::reflection::v1alpha::ServerReflectionRequest;
   using Response = grpc::reflection::v1alpha::ServerReflectionResponse;
 
-  // `services` are full names; each must be linked into this program. All pointers must outlive the
-  // service.
-  ReflectionService(std::vector<std::string> services, Admission* admission, const Access* access,
-                    CallWatch* watch);
+  // `services` are full names; each must be linked into this program.
+  ReflectionService(std::vector<std::string> services, const CallGate& gate);
 
   grpc::ServerBidiReactor<Request, Response>* ServerReflectionInfo(
       grpc::CallbackServerContext* context) override;
@@ -44,9 +40,7 @@ class ReflectionService final
   void AnswerFile(const File* file, const std::string& what, Response& response) const;
 
   const std::vector<std::string> services_;
-  Admission* const admission_;
-  const Access* const access_;
-  CallWatch* const watch_;
+  const CallGate gate_;
   absl::flat_hash_set<const File*> told_;
 };
 

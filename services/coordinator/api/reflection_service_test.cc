@@ -29,7 +29,7 @@ class ReflectionServiceTest : public ::testing::Test {
     return std::make_unique<ReflectionService>(
         std::vector<std::string>{"muster.v1.JobService",
                                  "grpc.reflection.v1alpha.ServerReflection"},
-        &admission_, &access_, watch);
+        CallGate{&access_, &admission_, watch});
   }
   Response AskSymbol(const std::string& symbol) {
     Request request;

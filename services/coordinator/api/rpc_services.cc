@@ -38,14 +38,14 @@ absl::Status NoSuchMethod() {
 
 RpcServices::RpcServices(const Options& options)
     : watch_({}),
-      jobs_(options.coordinator, &admission_, options.access, &watch_),
+      gate_{.access = options.access, .admission = &admission_, .watch = &watch_},
+      jobs_(options.coordinator, gate_),
       fleet_(options.coordinator, options.access),
-      checkpoints_(options.coordinator, &admission_, options.access, &watch_),
-      members_(options.coordinator, &admission_, options.access, &watch_),
+      checkpoints_(options.coordinator, gate_),
+      members_(options.coordinator, gate_),
       people_(options.tokens, options.access),
-      administration_(&options.coordinator->store(), &admission_, options.access, &watch_,
-                      ThisBuild().version),
-      reflection_(AllServices(), &admission_, options.access, &watch_),
+      administration_(&options.coordinator->store(), gate_, ThisBuild().version),
+      reflection_(AllServices(), gate_),
       unknown_methods_(NoSuchMethod),
       answers_({.name = [access = options.access](
                             const auto& context) { return access->NameOf(context); },

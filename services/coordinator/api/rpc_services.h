@@ -11,6 +11,7 @@
 #include "services/coordinator/api/access.h"
 #include "services/coordinator/api/access_service.h"
 #include "services/coordinator/api/admin_service.h"
+#include "services/coordinator/api/call_gate.h"
 #include "services/coordinator/api/checkpoint_service.h"
 #include "services/coordinator/api/fleet_service.h"
 #include "services/coordinator/api/job_service.h"
@@ -45,6 +46,7 @@ class RpcServices {
  private:
   Admission admission_;
   CallWatch watch_;
+  const CallGate gate_;
   JobService jobs_;
   FleetService fleet_;
   CheckpointService checkpoints_;

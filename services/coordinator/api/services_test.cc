@@ -54,12 +54,11 @@ class ServicesTest : public ::testing::Test {
     auto opened = Coordinator::Open({.state_dir = folder, .metrics = &metrics_});
     EXPECT_TRUE(opened.ok()) << opened.status();
     coordinator_ = *std::move(opened);
-    job_service_ = std::make_unique<JobService>(coordinator_.get(), &admission_, &access_, &watch_);
+    const CallGate gate{&access_, &admission_, &watch_};
+    job_service_ = std::make_unique<JobService>(coordinator_.get(), gate);
     fleet_service_ = std::make_unique<FleetService>(coordinator_.get(), &access_);
-    checkpoint_service_ =
-        std::make_unique<CheckpointService>(coordinator_.get(), &admission_, &access_, &watch_);
-    member_service_ =
-        std::make_unique<MemberService>(coordinator_.get(), &admission_, &access_, &watch_);
+    checkpoint_service_ = std::make_unique<CheckpointService>(coordinator_.get(), gate);
+    member_service_ = std::make_unique<MemberService>(coordinator_.get(), gate);
     grpc::ServerBuilder builder;
     ConfigureServer(builder);
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
