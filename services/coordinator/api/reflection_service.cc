@@ -15,9 +15,7 @@
 namespace muster {
 namespace {
 
-using google::protobuf::Descriptor;
 using google::protobuf::DescriptorPool;
-using google::protobuf::FieldDescriptor;
 using google::protobuf::FileDescriptor;
 using google::protobuf::FileDescriptorProto;
 
@@ -115,35 +113,14 @@ ReflectionService::Response ReflectionService::Answer(const Request& request) co
                  response);
       break;
     }
-    case Request::kFileContainingExtension: {
-      const auto& wanted = request.file_containing_extension();
-      const Descriptor* const type = Pool().FindMessageTypeByName(wanted.containing_type());
-      const FieldDescriptor* const field =
-          type == nullptr ? nullptr : Pool().FindExtensionByNumber(type, wanted.extension_number());
-      AnswerFile(field == nullptr ? nullptr : field->file(),
-                 absl::StrCat("extension ", wanted.extension_number(), " of '",
-                              wanted.containing_type(), "'"),
-                 response);
+    // The messages of this API are proto3 and have no extensions.
+    case Request::kFileContainingExtension:
+      SetError(grpc::StatusCode::NOT_FOUND, "no message of this API has extensions", response);
       break;
-    }
-    case Request::kAllExtensionNumbersOfType: {
-      const std::string& name = request.all_extension_numbers_of_type();
-      const Descriptor* const type = Pool().FindMessageTypeByName(name);
-      if (type == nullptr || !told_.contains(type->file())) {
-        SetError(grpc::StatusCode::NOT_FOUND, absl::StrCat("no type '", name, "' is served"),
-                 response);
-        break;
-      }
-      response.mutable_all_extension_numbers_response()->set_base_type_name(name);
-      std::vector<const FieldDescriptor*> extensions;
-      Pool().FindAllExtensions(type, &extensions);
-      for (const FieldDescriptor* extension : extensions) {
-        if (!told_.contains(extension->file())) continue;
-        response.mutable_all_extension_numbers_response()->add_extension_number(
-            extension->number());
-      }
+    case Request::kAllExtensionNumbersOfType:
+      response.mutable_all_extension_numbers_response()->set_base_type_name(
+          request.all_extension_numbers_of_type());
       break;
-    }
     case Request::kListServices:
       for (const std::string& service : services_) {
         response.mutable_list_services_response()->add_service()->set_name(service);
