@@ -9,7 +9,6 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -30,6 +29,15 @@ absl::Status Invalid(absl::string_view what) {
 absl::Status NoSuchPath(absl::string_view path) {
   return WithReason(absl::NotFoundError(absl::StrCat("there is nothing at ", path)),
                     "PATH_NOT_FOUND");
+}
+
+// Returns a place among `max`. Its last copy gives the place back. `taken` must outlive it.
+absl::StatusOr<std::shared_ptr<void>> TakePlace(std::atomic<int>& taken, int max,
+                                                absl::string_view what) {
+  std::shared_ptr<void> place(nullptr, [&taken](void*) { --taken; });
+  if (++taken <= max) return place;
+  return WithReason(absl::ResourceExhaustedError(absl::StrCat(max, " ", what, ", the limit")),
+                    "TOO_MANY_CALLS");
 }
 
 template <typename Number>
@@ -213,27 +221,16 @@ absl::StatusOr<HttpResponse> StatusApi::Checkpoints(const std::string& job) {
 
 absl::StatusOr<HttpResponse> StatusApi::File(const std::string& checkpoint,
                                              const std::string& file) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (downloads_ >= kDownloadsMax) {
-      return WithReason(absl::ResourceExhaustedError(
-                            absl::StrCat(kDownloadsMax, " files are being downloaded, the limit")),
-                        "TOO_MANY_CALLS");
-    }
-    ++downloads_;
-  }
-  // Counts the download as long as the response exists.
-  const std::shared_ptr<void> ticket(nullptr, [this](void*) {
-    absl::MutexLock lock(&mu_);
-    --downloads_;
-  });
+  // The response keeps the place, so the download counts as long as it exists.
+  ASSIGN_OR_RETURN(const auto place,
+                   TakePlace(downloads_, kDownloadsMax, "files are being downloaded"));
   ASSIGN_OR_RETURN(StatusSource::Download download, source().OpenFile(checkpoint, file));
   return HttpResponse{
       .content_type = "application/octet-stream",
       // `file` is a name from the checkpoint's list, so it needs no escaping.
       .headers = {{"Content-Disposition", absl::StrCat("attachment; filename=\"", file, "\"")}},
       .stream =
-          [ticket, send = std::move(download.send)](HttpStream& stream) {
+          [place, send = std::move(download.send)](HttpStream& stream) {
             (void)send([&stream](absl::string_view piece) { return stream.Write(piece); });
           },
       .stream_bytes = download.bytes};
@@ -248,19 +245,8 @@ absl::StatusOr<HttpResponse> StatusApi::Log(const std::string& member, const Htt
   }
   ASSIGN_OR_RETURN(const int32_t bytes, NumberOr<int32_t>(request, "bytes", 64 << 10));
   wanted.set_bytes_max(bytes);
-  {
-    absl::MutexLock lock(&mu_);
-    if (log_readers_ == kLogReadersMax) {
-      return WithReason(absl::ResourceExhaustedError(
-                            absl::StrCat(kLogReadersMax, " logs are being read, the limit")),
-                        "TOO_MANY_CALLS");
-    }
-    ++log_readers_;
-  }
-  const absl::Cleanup done = [this] {
-    absl::MutexLock lock(&mu_);
-    --log_readers_;
-  };
+  ASSIGN_OR_RETURN(const auto place,
+                   TakePlace(log_readers_, kLogReadersMax, "logs are being read"));
   ASSIGN_OR_RETURN(const v1::ReadMemberLogResponse log, source().ReadLog(wanted));
   // Like ToJson(), except that `text` stays text. ToJson() encodes bytes as Base64.
   return HttpResponse{.body = absl::StrCat("{\"offset\":\"", log.offset(),

@@ -1,15 +1,14 @@
 // /api/v1/...: the coordinator's state as JSON. docs/status_page.md lists the paths.
 #pragma once
 
-#include <functional>
+#include <atomic>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "lib/http/http_server.h"
 #include "services/coordinator/status_page/change_feed.h"
 #include "services/coordinator/status_page/status_source.h"
@@ -32,7 +31,7 @@ class StatusApi {
   explicit StatusApi(Options options) : options_(std::move(options)) {}
 
   // Answers a path below /api/v1. Errors are answers, too: {"what", "reason", "try"}.
-  HttpResponse Answer(const HttpRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
+  HttpResponse Answer(const HttpRequest& request);
   static HttpResponse Refuse(const absl::Status& error);
 
  private:
@@ -44,17 +43,14 @@ class StatusApi {
   absl::StatusOr<HttpResponse> Events(const std::string& job, const HttpRequest& request);
   absl::StatusOr<HttpResponse> Series(const std::string& job, const HttpRequest& request);
   absl::StatusOr<HttpResponse> Checkpoints(const std::string& job);
-  absl::StatusOr<HttpResponse> File(const std::string& checkpoint, const std::string& file)
-      ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<HttpResponse> Log(const std::string& member, const HttpRequest& request)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<HttpResponse> File(const std::string& checkpoint, const std::string& file);
+  absl::StatusOr<HttpResponse> Log(const std::string& member, const HttpRequest& request);
   absl::StatusOr<HttpResponse> Changes();
   StatusSource& source() const { return *options_.source; }
 
   const Options options_;
-  absl::Mutex mu_;
-  int downloads_ ABSL_GUARDED_BY(mu_) = 0;
-  int log_readers_ ABSL_GUARDED_BY(mu_) = 0;
+  std::atomic<int> downloads_ = 0;
+  std::atomic<int> log_readers_ = 0;
 };
 
 }  // namespace muster

@@ -13,19 +13,14 @@
 namespace muster {
 namespace {
 
-// Appends the shortest text that reads back to the same value.
-void AppendNumber(double value, std::string& text) {
+// Appends the shortest text that reads back to the same value, or "null" if it is not finite.
+template <typename Number>
+void AppendNumber(Number value, std::string& text) {
   if (!std::isfinite(value)) {
     text += "null";
     return;
   }
   char digits[32];
-  const auto result = std::to_chars(digits, digits + sizeof(digits), value);
-  text.append(digits, result.ptr - digits);
-}
-
-void AppendNumber(int64_t value, std::string& text) {
-  char digits[24];
   const auto result = std::to_chars(digits, digits + sizeof(digits), value);
   text.append(digits, result.ptr - digits);
 }
