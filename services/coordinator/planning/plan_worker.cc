@@ -13,7 +13,6 @@
 #include "lib/log/log_scope.h"
 #include "lib/status/status.h"
 #include "services/coordinator/job/recovery/replica_placement.h"
-#include "services/coordinator/scheduling/plan_memory.h"
 
 namespace muster {
 namespace {

@@ -12,7 +12,6 @@
 #include "lib/plan/worker_devices.h"
 #include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/replica_placement.h"
-#include "services/coordinator/scheduling/plan_memory.h"
 #include "services/coordinator/scheduling/worker_numbers.h"
 
 namespace muster {

@@ -19,7 +19,6 @@
 #include "services/coordinator/job/job.h"
 #include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/replica_placement.h"
-#include "services/coordinator/scheduling/plan_memory.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
 namespace muster::scheduler_test {

@@ -4,6 +4,10 @@
 #include <limits>
 #include <utility>
 
+#include "lib/plan/numbers.h"
+#include "lib/shard/chunks/chunk_store.h"
+#include "lib/shard/core/gradient_store.h"
+
 namespace muster {
 namespace {
 
@@ -19,6 +23,23 @@ int64_t RoomOf(const v1::Hello& ps, const BytesByPs& taken) {
   const auto bytes = taken.find(ps.member());
   if (CapacityOf(ps) == kUnlimited || bytes == taken.end()) return CapacityOf(ps);
   return CapacityOf(ps) - bytes->second;
+}
+
+MemoryByPs MemoryOfPs(const v1::JobPlan& plan) {
+  MemoryByPs memory;
+  if (plan.spec().sync().mode() == v1::ALLREDUCE) return memory;
+  for (int shard = 0; shard < plan.shards_size(); ++shard) {
+    const int64_t state = ChunkStore::BytesNeeded(plan, ShardIndex(shard));
+    const int64_t sums = GradientStore::SumBytesNeeded(plan, ShardIndex(shard));
+    PsMemory& ps = memory[plan.shards(shard).member()];
+    ps.bytes += state + sums;
+    ps.bytes_per_worker +=
+        (GradientStore::BytesNeeded(plan, ShardIndex(shard)) - sums) / plan.workers_size();
+    // A replica needs the state and the sums of its shard, but nothing per worker.
+    if (!plan.shards(shard).has_backup()) continue;
+    memory[plan.shards(shard).backup().member()].bytes += state + sums;
+  }
+  return memory;
 }
 
 PsMemory MostOf(const MemoryByPs& memory) {

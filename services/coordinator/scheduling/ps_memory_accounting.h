@@ -27,6 +27,10 @@ int64_t CapacityOf(const v1::Hello& ps);
 // its jobs take.
 int64_t RoomOf(const v1::Hello& ps, const BytesByPs& taken);
 
+// Returns for each ps the exact number of bytes that it reserves when it prepares `plan`. Empty for
+// an allreduce plan. Visits every chunk once per shard, so do not call it under a lock. Pure.
+MemoryByPs MemoryOfPs(const v1::JobPlan& plan);
+
 // Returns the maximum of each field over all ps, which is enough on every one of them.
 PsMemory MostOf(const MemoryByPs& memory);
 
