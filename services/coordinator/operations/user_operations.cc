@@ -456,12 +456,8 @@ absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& re
     CheckAnnotations("annotations", request.spec().annotations(), checks);
   }
   if (auto broken = std::move(checks).Take(); !broken.empty()) return FaultsToStatus(broken);
-  v1::Job changed;
-  CommitQueue::Ticket stored;
-  {
-    JobRegistry::Transaction transaction(&registry());
-    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, transaction.Find(request.name()));
-    const v1::Job& record = entry->job.record();
+  return Change(request.name(), [&](Job& job) -> absl::Status {
+    const v1::Job& record = job.record();
     if (request.revision() != 0 && request.revision() != record.revision()) {
       return WithReason(
           absl::AbortedError(absl::StrCat(
@@ -473,12 +469,9 @@ absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& re
     for (const std::string& path : paths) TakeOver(path, request.spec(), spec);
     FillDefaults(spec);
     if (auto broken = ValidateJobSpec(spec); !broken.empty()) return FaultsToStatus(broken);
-    entry->job.Update(spec, registry().Now());
-    stored = transaction.Commit(*entry);
-    changed = entry->job.record();
-  }
-  RETURN_IF_ERROR(registry().changes().Await(stored, limits::kChangeWaitMax));
-  return changed;
+    job.Update(spec, registry().Now());
+    return absl::OkStatus();
+  });
 }
 
 absl::Status UserOperations::DeleteJob(const std::string& name) {
