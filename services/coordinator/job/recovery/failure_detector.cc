@@ -1,7 +1,9 @@
 #include "services/coordinator/job/recovery/failure_detector.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -130,8 +132,8 @@ std::optional<FailureDecision> FailureDetector::Tick(const Situation& situation,
   }
   if (now >= grace_until_) {
     // One decision per tick: the next ticks return the other silent members.
-    if (const std::string* silent = members.FirstSilent()) {
-      return Lost(*silent,
+    if (const std::vector<std::string> silent = members.Silent(); !silent.empty()) {
+      return Lost(silent.front(),
                   absl::StrCat("it did not come back within ", absl::FormatDuration(kRestartGrace),
                                " after the coordinator's restart"),
                   members, situation.step);
@@ -168,9 +170,9 @@ std::optional<FailureDecision> FailureDetector::Tick(const Situation& situation,
         absl::StrCat("it did not report on a checkpoint for ", absl::FormatDuration(kPauseMax)));
   }
   if (situation.halting_since + kHaltMax <= now) {
-    if (const std::string* busy = members.FirstNotStopped()) {
-      return TooSlow("HALT_TIMEOUT", *busy,
-                     absl::StrCat(members.Describe(*busy), " was told to halt ",
+    if (const std::vector<std::string> busy = members.NotStopped(); !busy.empty()) {
+      return TooSlow("HALT_TIMEOUT", busy.front(),
+                     absl::StrCat(members.Describe(busy.front()), " was told to halt ",
                                   absl::FormatDuration(kHaltMax),
                                   " ago and has not halted; the job continues without it"),
                      absl::StrCat("it did not halt for ", absl::FormatDuration(kHaltMax)));

@@ -1,6 +1,7 @@
 #include "services/coordinator/job/recovery/job_members.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,34 @@ std::shared_ptr<const v1::MemberLinks> LinksIn(const v1::JobReport& report, cons
 }
 
 }  // namespace
+
+template <typename Predicate>
+const std::string* JobMembers::First(Predicate is) const {
+  for (const auto& [name, member] : members_) {
+    if (std::invoke(is, member)) return &name;
+  }
+  return nullptr;
+}
+
+template <typename Predicate>
+std::vector<std::string> JobMembers::Names(Predicate is) const {
+  std::vector<std::string> names;
+  for (const auto& [name, member] : members_) {
+    if (std::invoke(is, member)) names.push_back(name);
+  }
+  return names;
+}
+
+template <typename Predicate>
+const std::string* JobMembers::FirstCutOff(Predicate is) const {
+  for (const auto& [reporter, member] : members_) {
+    for (const std::string& name : member.lost_links) {
+      const auto other = members_.find(name);
+      if (other != members_.end() && std::invoke(is, other->second)) return &other->first;
+    }
+  }
+  return nullptr;
+}
 
 void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   const absl::btree_map<std::string, Member> before = std::exchange(members_, {});
@@ -70,8 +99,7 @@ void JobMembers::BeganBefore() {
 }
 
 bool JobMembers::IsNewcomer(const std::string& name) const {
-  return !members_.at(name).was_there &&
-         std::ranges::any_of(members_, [](const auto& entry) { return entry.second.was_there; });
+  return !members_.at(name).was_there && Any(&Member::was_there);
 }
 
 void JobMembers::WentOn(absl::Time now) {
@@ -80,9 +108,7 @@ void JobMembers::WentOn(absl::Time now) {
 }
 
 std::vector<std::string> JobMembers::names() const {
-  std::vector<std::string> names;
-  for (const auto& [name, member] : members_) names.push_back(name);
-  return names;
+  return Names([](const Member&) { return true; });
 }
 
 std::string JobMembers::Describe(const std::string& name) const {
@@ -203,42 +229,18 @@ void JobMembers::StreamBroken(const std::string& name) {
   }
 }
 
-bool JobMembers::AllStopped() const {
-  return std::ranges::all_of(members_,
-                             [](const auto& entry) { return entry.second.has_stopped(); });
-}
+bool JobMembers::AllStopped() const { return All(&Member::has_stopped); }
 
 std::vector<std::string> JobMembers::NotStopped() const {
-  std::vector<std::string> names;
-  for (const auto& [name, member] : members_) {
-    if (!member.has_stopped()) names.push_back(name);
-  }
-  return names;
+  return Names(std::not_fn(&Member::has_stopped));
 }
 
 std::vector<std::string> JobMembers::Leaving() const {
-  std::vector<std::string> names;
-  for (const auto& [name, member] : members_) {
-    if (member.leaving && !member.lost) names.push_back(name);
-  }
-  return names;
-}
-
-const std::string* JobMembers::FirstNotStopped() const {
-  for (const auto& [name, member] : members_) {
-    if (!member.has_stopped()) return &name;
-  }
-  return nullptr;
+  return Names([](const Member& member) { return member.leaving && !member.lost; });
 }
 
 const std::string* JobMembers::FirstLostByAll() const {
-  for (const auto& [reporter, member] : members_) {
-    for (const std::string& name : member.lost_links) {
-      const auto lost = members_.find(name);
-      if (lost != members_.end() && !lost->second.has_stream) return &lost->first;
-    }
-  }
-  return nullptr;
+  return FirstCutOff(std::not_fn(&Member::has_stream));
 }
 
 std::optional<HeldVersions> JobMembers::HeldBy(const std::string& ps) const {
@@ -261,30 +263,20 @@ int64_t JobMembers::OldestStep() const {
   return workers_.empty() ? 0 : oldest;
 }
 
-bool JobMembers::AllPrepared() const {
-  return std::ranges::all_of(members_, [](const auto& entry) {
-    const Member& member = entry.second;
-    return member.serving && member.state >= v1::MEMBER_PREPARED;
-  });
-}
+bool JobMembers::AllPrepared() const { return All(&Member::is_prepared); }
 
 bool JobMembers::AllWorkersDone() const {
-  return std::ranges::all_of(members_, [](const auto& entry) {
-    const Member& member = entry.second;
+  return All([](const Member& member) {
     return !member.is_worker() || (member.state == v1::MEMBER_DONE && !member.has_more_records);
   });
 }
 
 bool JobMembers::AnyWorkerDone() const {
-  return std::ranges::any_of(members_, [](const auto& entry) {
-    return entry.second.is_worker() && entry.second.state == v1::MEMBER_DONE;
-  });
+  return Any(
+      [](const Member& member) { return member.is_worker() && member.state == v1::MEMBER_DONE; });
 }
 
-bool JobMembers::AnyHasMoreRecords() const {
-  return std::ranges::any_of(members_,
-                             [](const auto& entry) { return entry.second.has_more_records; });
-}
+bool JobMembers::AnyHasMoreRecords() const { return Any(&Member::has_more_records); }
 
 std::optional<int64_t> JobMembers::StoppedAt(int64_t total_steps) const {
   std::optional<int64_t> step;
@@ -304,49 +296,25 @@ int64_t JobMembers::NewestStep() const {
   return newest;
 }
 
-const std::string* JobMembers::FirstSilent() const {
-  for (const auto& [name, member] : members_) {
-    if (!member.heard && !member.lost) return &name;
-  }
-  return nullptr;
-}
+std::vector<std::string> JobMembers::Silent() const { return Names(&Member::is_silent); }
 
-std::vector<std::string> JobMembers::Silent() const {
-  std::vector<std::string> silent;
-  for (const auto& [name, member] : members_) {
-    if (!member.heard && !member.lost) silent.push_back(name);
-  }
-  return silent;
-}
-
-const std::string* JobMembers::FirstSilentCutOff() const {
-  for (const auto& [reporter, member] : members_) {
-    for (const std::string& name : member.lost_links) {
-      const auto other = members_.find(name);
-      const bool silent = other != members_.end() && !other->second.heard && !other->second.lost;
-      if (silent) return &other->first;
-    }
-  }
-  return nullptr;
-}
+const std::string* JobMembers::FirstSilentCutOff() const { return FirstCutOff(&Member::is_silent); }
 
 const std::string* JobMembers::FirstStalled(absl::Time since) const {
-  for (const auto& [name, member] : members_) {
+  return First([since](const Member& member) {
     const bool unprepared = !member.serving || member.state == v1::MEMBER_PREPARING;
-    if (unprepared && member.advanced <= since) return &name;
-  }
-  return nullptr;
+    return unprepared && member.advanced <= since;
+  });
 }
 
 const std::string* JobMembers::FirstNotPaused(absl::Time since) const {
-  const auto waits = [&](const auto& entry) {
-    return entry.second.state == v1::MEMBER_PAUSED && entry.second.advanced <= since;
-  };
-  if (std::ranges::none_of(members_, waits)) return nullptr;
-  for (const auto& [name, member] : members_) {
-    if (member.is_worker() && !member.lost && member.state == v1::MEMBER_RUNNING) return &name;
-  }
-  return nullptr;
+  const bool waits = Any([since](const Member& member) {
+    return member.state == v1::MEMBER_PAUSED && member.advanced <= since;
+  });
+  if (!waits) return nullptr;
+  return First([](const Member& member) {
+    return member.is_worker() && !member.lost && member.state == v1::MEMBER_RUNNING;
+  });
 }
 
 }  // namespace muster

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,6 +60,8 @@ class JobMembers {
     absl::Time advanced;
 
     bool is_worker() const { return rank >= 0; }
+    bool is_prepared() const { return serving && state >= v1::MEMBER_PREPARED; }
+    bool is_silent() const { return !heard && !lost; }
     bool holds() const { return !is_worker() && !lost && serving && state == v1::MEMBER_HALTED; }
     // The generation has ended on this member, and the member has reported everything. A ps that is
     // behind has not stopped: it may hold the shards that this generation continues in place.
@@ -113,8 +116,6 @@ class JobMembers {
   }
   // Returns the members that are leaving and not lost.
   std::vector<std::string> Leaving() const;
-  // Returns the first member that has not stopped, or null.
-  const std::string* FirstNotStopped() const;
   // Marks the member as lost: this generation does not wait for it any more.
   void SetLost(const std::string& name) { members_.at(name).lost = true; }
 
@@ -141,13 +142,10 @@ class JobMembers {
   // `shard`. nullopt if it holds none.
   std::optional<HeldVersions> HeldBy(const std::string& ps) const;
   std::optional<HeldVersions> HeldInReplica(const std::string& ps, int shard) const;
-  // Returns the first member that has not reported since Enlist() and is not lost, or null.
-  const std::string* FirstSilent() const;
-  // Returns a member that FirstSilent() could return, and to which a ps has lost its link. null if
-  // none.
-  const std::string* FirstSilentCutOff() const;
-  // Returns all members that have not reported and are not lost.
+  // Returns the members that have not reported since Enlist() and are not lost.
   std::vector<std::string> Silent() const;
+  // Returns a silent member to which a ps has lost its link, or null.
+  const std::string* FirstSilentCutOff() const;
   // Returns the latest time at which a member reported for the first time. If none has reported,
   // this is the time of Enlist().
   absl::Time last_came() const { return last_came_; }
@@ -157,6 +155,24 @@ class JobMembers {
   const std::string* FirstNotPaused(absl::Time since) const;
 
  private:
+  // Return the first member with a property or null, the names of all that have it, and whether all
+  // or any have it.
+  template <typename Predicate>
+  const std::string* First(Predicate is) const;
+  template <typename Predicate>
+  std::vector<std::string> Names(Predicate is) const;
+  template <typename Predicate>
+  bool All(Predicate is) const {
+    return First(std::not_fn(is)) == nullptr;
+  }
+  template <typename Predicate>
+  bool Any(Predicate is) const {
+    return First(is) != nullptr;
+  }
+  // Returns the first member with a property to which a ps has lost its link, or null.
+  template <typename Predicate>
+  const std::string* FirstCutOff(Predicate is) const;
+
   absl::btree_map<std::string, Member> members_;
   std::vector<std::string> workers_;
   std::vector<std::string> ps_;

@@ -62,7 +62,7 @@ TEST_F(JobMembersTest, IsPreparedOnceAllMembersServeAndArePrepared) {
   members_.Take("w-0", nullptr, now_);
 
   EXPECT_FALSE(members_.AllPrepared()) << "it no longer serves the job";
-  EXPECT_EQ(members_.FirstSilent(), nullptr) << "but it has reported";
+  EXPECT_TRUE(members_.Silent().empty()) << "but it has reported";
 }
 
 TEST_F(JobMembersTest, WorkersHaveStoppedOnceAllAreAtOneStep) {
