@@ -231,21 +231,11 @@ absl::Status Checkpointer::Delete(const std::string& name) {
     }
     ++pruning_[job];
   }
-  absl::Cleanup done = [&] {
-    absl::MutexLock lock(&mu_);
-    if (--pruning_[job] == 0) pruning_.erase(job);
-  };
+  absl::Cleanup done = [&] { EndPruning(job); };
   const absl::Status removed = RemoveCheckpoint(registry_->folder().checkpoints(job), step);
   // NOT_FOUND: a pruning removed it meanwhile.
   if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
-  CommitQueue::Ticket stored = 0;
-  {
-    JobRegistry::Transaction transaction(registry_);
-    if (const auto entry = transaction.Find(job); entry.ok()) {
-      stored = transaction.Commit(**entry, {.checkpoints_removed = {step}});
-    }
-  }
-  return registry_->changes().Await(stored, limits::kChangeWaitMax);
+  return registry_->changes().Await(Forget(job, {step}), limits::kChangeWaitMax);
 }
 
 absl::StatusOr<Job::CheckpointRequest> Checkpointer::Request(const std::string& job) {
@@ -510,10 +500,7 @@ void Checkpointer::PruneAfter(const CheckpointRound& round) {
   }
   // Holds until the store has recorded the removal, so that every checkpoint found there has its
   // files.
-  absl::Cleanup done = [&] {
-    absl::MutexLock lock(&mu_);
-    if (--pruning_[job] == 0) pruning_.erase(job);
-  };
+  absl::Cleanup done = [&] { EndPruning(job); };
   const auto retained = Retained(job, spec);
   if (!retained.ok()) {
     LOG(ERROR) << job << ": cannot remove older checkpoints: " << retained.status();
@@ -525,14 +512,19 @@ void Checkpointer::PruneAfter(const CheckpointRound& round) {
     LOG(ERROR) << job << ": cannot remove older checkpoints: " << pruned.status;
   }
   if (pruned.steps.empty()) return;
-  CommitQueue::Ticket stored = 0;
-  {
-    JobRegistry::Transaction transaction(registry_);
-    if (const auto entry = transaction.Find(job); entry.ok()) {
-      stored = transaction.Commit(**entry, {.checkpoints_removed = std::move(pruned.steps)});
-    }
-  }
-  AwaitStored(job, stored);
+  AwaitStored(job, Forget(job, std::move(pruned.steps)));
+}
+
+void Checkpointer::EndPruning(const std::string& job) {
+  absl::MutexLock lock(&mu_);
+  if (--pruning_[job] == 0) pruning_.erase(job);
+}
+
+CommitQueue::Ticket Checkpointer::Forget(const std::string& job, std::vector<int64_t> steps) {
+  JobRegistry::Transaction transaction(registry_);
+  const auto entry = transaction.Find(job);
+  if (!entry.ok()) return 0;
+  return transaction.Commit(**entry, {.checkpoints_removed = std::move(steps)});
 }
 
 absl::StatusOr<std::vector<int64_t>> Checkpointer::Retained(const std::string& job,

@@ -133,6 +133,10 @@ class Checkpointer {
   void Abandon(JobRegistry::Entry& entry, CheckpointRounds::Key key, const absl::Status& why);
   absl::Status Commit(CheckpointRound& round);
   void PruneAfter(const CheckpointRound& round);
+  // Ends what a `++pruning_[job]` began.
+  void EndPruning(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
+  // Removes checkpoints from the job's record in the store. Returns 0 if the job is gone.
+  CommitQueue::Ticket Forget(const std::string& job, std::vector<int64_t> steps);
   // Returns the steps to keep. Reads the job's metrics log if its spec keeps the best checkpoints.
   absl::StatusOr<std::vector<int64_t>> Retained(const std::string& job,
                                                 const v1::CheckpointSpec& spec);
