@@ -287,6 +287,7 @@ void Coordinator::ExportMetrics() {
     wanted.max += of_job.max;
   }
   metrics_->SetWorkersWanted(wanted);
+  metrics_->Publish();
 }
 
 }  // namespace muster

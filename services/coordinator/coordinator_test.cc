@@ -481,12 +481,13 @@ TEST_F(CoordinatorTest, AResumedJobContinuesFromItsCheckpoint) {
   EXPECT_EQ(snapshot.step(), 3);
   WriteShards(3, snapshot.snapshot());
   EXPECT_EQ(Get().state(), v1::SUSPENDED) << Get().message();
-  Exchange();
+  Exchange(absl::Seconds(1));
   // MusterCheckpointStale needs this series when the job trains again.
   const std::string last = "muster_checkpoint_last_success_step{job=\"line-1\"} 3";
   EXPECT_THAT(metrics_->Render(), HasSubstr(last));
   EXPECT_THAT(metrics_->Render(), Not(HasSubstr("muster_job_step{")));
   Restart();
+  coordinator_->Tick();
   EXPECT_THAT(metrics_->Render(), HasSubstr(last));
   for (auto& [name, member] : members_) Attach(member);
 
@@ -893,6 +894,7 @@ TEST_F(CoordinatorTest, ASnapshotOfACommittedStepNeedNotBeSentAgainAfterARestart
   const auto again = BeginShard(1, 4);  // no member has attached yet
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_FALSE(again->has_value());
+  coordinator_->Tick();
   EXPECT_THAT(metrics_->Render(),
               HasSubstr("muster_checkpoint_last_success_step{job=\"line-1\"} 4"));
 }
@@ -938,6 +940,7 @@ TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndTransitions) {
   Exchange();
   coordinator_->members().Detach(*members_.at("p-1").attachment, Fleet::Departure::kOrderly);
   members_.at("p-1").attachment.reset();
+  Exchange(absl::Seconds(1));
   const std::string failed = metrics_->Render();
   EXPECT_THAT(failed, HasSubstr("reason=\"MEMBER_FAILED\",to=\"failed\"} 1"));
   EXPECT_THAT(failed, Not(HasSubstr("member=\"p-1\"")));

@@ -176,7 +176,6 @@ void Membership::LoseMember(JobRegistry::Transaction& transaction, const std::st
                             const std::string& why) {
   const LogScope scope({.member = member});
   LOG(WARNING) << member << " lost: " << why;
-  options_.metrics->ForgetMember(member);
   for (JobRegistry::Entry* entry : transaction.Active()) {
     entry->job.MemberLost(member, why, registry().Now());
     transaction.Commit(*entry);

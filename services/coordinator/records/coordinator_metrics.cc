@@ -12,11 +12,7 @@
 namespace muster {
 namespace {
 
-constexpr char kHeartbeatAge[] = "muster_member_heartbeat_age_seconds";
 constexpr char kRecoveries[] = "muster_job_recoveries_total";
-constexpr char kState[] = "muster_job_state";
-constexpr char kLastCheckpointStep[] = "muster_checkpoint_last_success_step";
-constexpr char kLastCheckpointTime[] = "muster_checkpoint_last_success_timestamp_seconds";
 constexpr char kOther[] = "OTHER";
 // Reasons why a checkpoint may fail; docs/operations/reasons.md explains each.
 constexpr const char* kCheckpointFailures[] = {"STORAGE_FULL",    "STORAGE_FAILED",
@@ -46,21 +42,20 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
       tick_lateness(metrics->Histogram("muster_coordinator_tick_lateness_seconds",
                                        "Delay of the check of leases and deadlines.")),
       metrics_(metrics),
-      queue_wait_(metrics->Histogram("muster_job_queue_wait_seconds",
-                                     "From a job's queueing until it has members and a plan.")),
+      spans_({&metrics->Histogram("muster_job_queue_wait_seconds",
+                                  "From a job's queueing until it has members and a plan."),
+              &RecoveryPhase("halt"), &RecoveryPhase("plan"), &RecoveryPhase("prepare"),
+              &RecoveryPhase("first_step"),
+              &metrics->Histogram("muster_recovery_duration_seconds",
+                                  "From the detection of a loss to the first new step.")}),
       detect_(RecoveryPhase("detect")),
-      halt_(RecoveryPhase("halt")),
-      plan_(RecoveryPhase("plan")),
-      prepare_(RecoveryPhase("prepare")),
-      first_step_(RecoveryPhase("first_step")),
-      recovery_(metrics->Histogram("muster_recovery_duration_seconds",
-                                   "From the detection of a loss to the first new step.")),
       checkpoint_seconds_(metrics->Histogram("muster_checkpoint_duration_seconds",
                                              "From a checkpoint's first shard to its commit.")),
       checkpoint_failures_(MakeCheckpointFailures("muster_checkpoint_failures_total",
                                                   "Checkpoints that could not be written.",
-                                                  /*labels=*/{})),
-      steps_(metrics) {}
+                                                  /*labels=*/{})) {
+  metrics->Add(gauges_);
+}
 
 void CoordinatorMetrics::ShowTerm(uint64_t term) {
   metrics_->Gauge("muster_coordinator_term", "Starts of this coordinator's store so far.")
@@ -76,24 +71,7 @@ prometheus::Histogram& CoordinatorMetrics::RecoveryPhase(const char* phase) {
 }
 
 void CoordinatorMetrics::SpanEnded(JobTimeline::Span span, absl::Duration took) {
-  const auto histogram = [this, span]() -> prometheus::Histogram& {
-    switch (span) {
-      case JobTimeline::Span::kQueue:
-        return queue_wait_;
-      case JobTimeline::Span::kHalt:
-        return halt_;
-      case JobTimeline::Span::kPlan:
-        return plan_;
-      case JobTimeline::Span::kPrepare:
-        return prepare_;
-      case JobTimeline::Span::kFirstStep:
-        return first_step_;
-      case JobTimeline::Span::kRecovery:
-        break;
-    }
-    return recovery_;
-  };
-  histogram().Observe(absl::ToDoubleSeconds(took));
+  spans_.at(static_cast<size_t>(span))->Observe(absl::ToDoubleSeconds(took));
 }
 
 void CoordinatorMetrics::LossDetected(absl::Duration silence) {
@@ -113,7 +91,7 @@ prometheus::Counter& CoordinatorMetrics::RecoveriesOf(const std::string& job,
       {{"job", job},
        {"reason", BoundedReason(reason)},
        {"lost", lost ? absl::AsciiStrToLower(v1::Role_Name(*lost)) : "none"}});
-  recoveries_[job].insert(&counter);
+  SeriesOf(job).recoveries.insert(&counter);
   return counter;
 }
 
@@ -135,138 +113,114 @@ void CoordinatorMetrics::CountTransition(v1::JobState from, v1::JobState to,
 }
 
 void CoordinatorMetrics::SetJobs(v1::JobState state, int count) {
-  metrics_
-      ->Gauge("muster_jobs", "Jobs by state.",
-              {{"state", absl::AsciiStrToLower(v1::JobState_Name(state))}})
-      .Set(count);
+  gauges_->Add("muster_jobs", "Jobs by state.",
+               {{"state", absl::AsciiStrToLower(v1::JobState_Name(state))}}, count);
 }
 
 void CoordinatorMetrics::SetStates(const std::vector<StateOfJob>& jobs) {
   absl::MutexLock lock(&mu_);
-  absl::flat_hash_map<std::string, prometheus::Gauge*> shown;
   for (const StateOfJob& of : jobs) {
-    shown[of.job] =
-        &metrics_->Gauge(kState, "1, with the state of the job and its reason as labels.",
-                         {{"job", of.job},
-                          {"state", absl::AsciiStrToLower(v1::JobState_Name(of.state))},
-                          {"reason", BoundedReason(of.reason)}});
-    shown[of.job]->Set(1);
+    gauges_->Add("muster_job_state", "1, with the state of the job and its reason as labels.",
+                 {{"job", of.job},
+                  {"state", absl::AsciiStrToLower(v1::JobState_Name(of.state))},
+                  {"reason", BoundedReason(of.reason)}},
+                 1);
   }
-  for (const auto& [job, gauge] : states_) {
-    const auto now = shown.find(job);
-    if (now == shown.end() || now->second != gauge) metrics_->Remove(kState, *gauge);
-  }
-  states_ = std::move(shown);
 }
 
 void CoordinatorMetrics::SetMembers(v1::Role role, MemberState state, int count) {
   static constexpr const char* kStates[] = {"attached", "draining", "silent"};
-  metrics_
-      ->Gauge("muster_members",
-              "Members with a valid lease: attached, draining (they end, and are given nothing "
-              "new), or silent (their stream is broken).",
-              {{"role", absl::AsciiStrToLower(v1::Role_Name(role))},
-               {"state", kStates[static_cast<int>(state)]}})
-      .Set(count);
+  gauges_->Add("muster_members",
+               "Members with a valid lease: attached, draining (they end, and are given nothing "
+               "new), or silent (their stream is broken).",
+               {{"role", absl::AsciiStrToLower(v1::Role_Name(role))},
+                {"state", kStates[static_cast<int>(state)]}},
+               count);
 }
 
 void CoordinatorMetrics::SetWorkersWanted(const Workers& workers) {
-  auto set = [this](const char* bound, int64_t count) {
-    metrics_
-        ->Gauge("muster_workers_wanted",
-                "Workers that waiting and running jobs need together (bound=min) or could use "
-                "(bound=max).",
-                {{"bound", bound}})
-        .Set(static_cast<double>(count));
+  const auto set = [this](const char* bound, int64_t count) {
+    gauges_->Add("muster_workers_wanted",
+                 "Workers that waiting and running jobs need together (bound=min) or could use "
+                 "(bound=max).",
+                 {{"bound", bound}}, static_cast<double>(count));
   };
   set("min", workers.min);
   set("max", workers.max);
 }
 
-prometheus::Gauge& CoordinatorMetrics::JobGauge(const char* name, const char* help,
-                                                const std::string& job) {
-  prometheus::Gauge*& gauge = by_job_[job][name];
-  if (gauge == nullptr) gauge = &metrics_->Gauge(name, help, {{"job", job}});
-  return *gauge;
-}
-
 void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record, int64_t first_step,
                                 bool has_trouble) {
+  {
+    // Counters start at 0, so that an alert sees the first event.
+    absl::MutexLock lock(&mu_);
+    for (const v1::Role lost : {v1::WORKER, v1::PS}) RecoveriesOf(job, "MEMBER_LOST", lost);
+  }
+  const auto set = [&](const char* name, const char* help, double value) {
+    gauges_->Add(name, help, {{"job", job}}, value);
+  };
   const v1::JobProgress& progress = record.progress();
-  absl::MutexLock lock(&mu_);
-  // Counters start at 0, so that an alert sees the first event.
-  for (const v1::Role lost : {v1::WORKER, v1::PS}) RecoveriesOf(job, "MEMBER_LOST", lost);
-  CheckpointsOf(job);
-  JobGauge("muster_job_running", "1 while the job makes steps, 0 while it prepares or recovers.",
-           job)
-      .Set(record.state() == v1::RUNNING);
-  JobGauge("muster_job_trouble",
-           "1 while something prevents the job from running or from being saved.", job)
-      .Set(has_trouble);
-  JobGauge("muster_job_workers", "Workers of the job.", job).Set(record.workers_size());
+  set("muster_job_running", "1 while the job makes steps, 0 while it prepares or recovers.",
+      record.state() == v1::RUNNING);
+  set("muster_job_trouble", "1 while something prevents the job from running or from being saved.",
+      has_trouble);
+  set("muster_job_workers", "Workers of the job.", record.workers_size());
   if (const int logical = record.spec().resources().workers().logical(); logical > 0) {
-    JobGauge("muster_job_logical_workers", "Shares into which the job cuts every batch.", job)
-        .Set(logical);
+    set("muster_job_logical_workers", "Shares into which the job cuts every batch.", logical);
   }
   if (const int64_t every = record.spec().checkpoint().every_steps(); every > 0) {
-    JobGauge("muster_job_checkpoint_every_steps", "Steps between two checkpoints of the job.", job)
-        .Set(static_cast<double>(every));
+    set("muster_job_checkpoint_every_steps", "Steps between two checkpoints of the job.",
+        static_cast<double>(every));
   }
-  JobGauge("muster_job_first_step",
-           "First step of the job: 0, or the step of the checkpoint from which it started.", job)
-      .Set(static_cast<double>(first_step));
-  JobGauge("muster_job_step", "Updates applied.", job).Set(progress.step());
-  JobGauge("muster_job_steps_planned", "Updates of the whole job.", job)
-      .Set(progress.total_steps());
+  set("muster_job_first_step",
+      "First step of the job: 0, or the step of the checkpoint from which it started.",
+      static_cast<double>(first_step));
+  set("muster_job_step", "Updates applied.", static_cast<double>(progress.step()));
+  set("muster_job_steps_planned", "Updates of the whole job.",
+      static_cast<double>(progress.total_steps()));
   if (progress.step() > 0) {  // there is no loss before the first step
     if (HasLoss(progress)) {
-      JobGauge("muster_job_loss", "Loss of the last step, mean over the global batch.", job)
-          .Set(progress.loss());
+      set("muster_job_loss", "Loss of the last step, mean over the global batch.", progress.loss());
     }
-    JobGauge("muster_job_gradient_norm", "Norm of the last step's gradient.", job)
-        .Set(progress.gradient_norm());
-    JobGauge("muster_job_learning_rate", "Learning rate of the last step.", job)
-        .Set(progress.learning_rate());
+    set("muster_job_gradient_norm", "Norm of the last step's gradient.", progress.gradient_norm());
+    set("muster_job_learning_rate", "Learning rate of the last step.", progress.learning_rate());
   }
-  JobGauge("muster_job_samples_per_second", "Training samples per second, smoothed.", job)
-      .Set(progress.samples_per_second());
+  set("muster_job_samples_per_second", "Training samples per second, smoothed.",
+      progress.samples_per_second());
   if (progress.has_evaluation_loss()) {
-    JobGauge("muster_job_evaluation_loss", "Loss of the last evaluation.", job)
-        .Set(progress.evaluation_loss());
+    set("muster_job_evaluation_loss", "Loss of the last evaluation.", progress.evaluation_loss());
   }
 }
 
 void CoordinatorMetrics::SetSteps(const std::string& job,
                                   const std::vector<v1::MemberTiming>& timings) {
-  absl::MutexLock lock(&mu_);
-  steps_.Show(job, timings);
+  steps_.Add(job, timings);
 }
 
 void CoordinatorMetrics::SetHeartbeatAge(v1::Role role, const std::string& member, double seconds) {
-  absl::MutexLock lock(&mu_);
-  prometheus::Gauge*& gauge = heartbeat_ages_[member];
-  if (gauge == nullptr) {
-    gauge = &metrics_->Gauge(
-        kHeartbeatAge, "Time since the member's last report.",
-        {{"role", absl::AsciiStrToLower(v1::Role_Name(role))}, {"member", member}});
-  }
-  gauge->Set(seconds);
+  gauges_->Add("muster_member_heartbeat_age_seconds", "Time since the member's last report.",
+               {{"role", absl::AsciiStrToLower(v1::Role_Name(role))}, {"member", member}}, seconds);
 }
 
-void CoordinatorMetrics::ForgetMember(const std::string& member) {
-  absl::MutexLock lock(&mu_);
-  auto it = heartbeat_ages_.find(member);
-  if (it == heartbeat_ages_.end()) return;
-  metrics_->Remove(kHeartbeatAge, *it->second);
-  heartbeat_ages_.erase(it);
+void CoordinatorMetrics::Publish() {
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [job, last] : last_checkpoints_) {
+      gauges_->Add("muster_checkpoint_last_success_step",
+                   "Step of the job's last committed checkpoint.", {{"job", job}},
+                   static_cast<double>(last.step));
+      gauges_->Add("muster_checkpoint_last_success_timestamp_seconds",
+                   "When the job's last checkpoint was committed.", {{"job", job}},
+                   last.unix_seconds);
+    }
+  }
+  steps_.EndSnapshot();
+  gauges_->Publish();
 }
 
 void CoordinatorMetrics::ShowCheckpoint(const std::string& job, int64_t step, double unix_seconds) {
   absl::MutexLock lock(&mu_);
-  JobGauge(kLastCheckpointStep, "Step of the job's last committed checkpoint.", job)
-      .Set(static_cast<double>(step));
-  JobGauge(kLastCheckpointTime, "When the job's last checkpoint was committed.", job)
-      .Set(unix_seconds);
+  last_checkpoints_[job] = {.step = step, .unix_seconds = unix_seconds};
 }
 
 CoordinatorMetrics::Failures CoordinatorMetrics::MakeCheckpointFailures(const char* name,
@@ -281,13 +235,13 @@ CoordinatorMetrics::Failures CoordinatorMetrics::MakeCheckpointFailures(const ch
   return failures;
 }
 
-CoordinatorMetrics::CheckpointSeries& CoordinatorMetrics::CheckpointsOf(const std::string& job) {
-  CheckpointSeries& series = checkpoints_[job];
-  if (series.seconds == nullptr) {
-    series.seconds = &metrics_->Histogram(
+CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const std::string& job) {
+  JobSeries& series = jobs_[job];
+  if (series.checkpoint_seconds == nullptr) {
+    series.checkpoint_seconds = &metrics_->Histogram(
         kJobCheckpointSeconds, "From the first shard of a job's checkpoint to its commit.",
         {{"job", job}});
-    series.failures =
+    series.checkpoint_failures =
         MakeCheckpointFailures(kJobCheckpointFailures,
                                "Checkpoints of the job that could not be written.", {{"job", job}});
   }
@@ -299,7 +253,7 @@ void CoordinatorMetrics::CountCheckpoint(const std::optional<std::string>& job,
   checkpoint_seconds_.Observe(absl::ToDoubleSeconds(took));
   if (!job) return;
   absl::MutexLock lock(&mu_);
-  CheckpointsOf(*job).seconds->Observe(absl::ToDoubleSeconds(took));
+  SeriesOf(*job).checkpoint_seconds->Observe(absl::ToDoubleSeconds(took));
 }
 
 void CoordinatorMetrics::CountCheckpointFailure(const std::optional<std::string>& job,
@@ -311,41 +265,30 @@ void CoordinatorMetrics::CountCheckpointFailure(const std::optional<std::string>
   checkpoint_failures_[reason]->Increment();
   if (!job) return;
   absl::MutexLock lock(&mu_);
-  CheckpointsOf(*job).failures[reason]->Increment();
+  SeriesOf(*job).checkpoint_failures[reason]->Increment();
 }
 
 void CoordinatorMetrics::RestJob(const std::string& job) {
   absl::MutexLock lock(&mu_);
-  Forget(job, /*checkpoints_too=*/false);
+  Forget(job);
 }
 
 void CoordinatorMetrics::ForgetJob(const std::string& job) {
   absl::MutexLock lock(&mu_);
-  Forget(job, /*checkpoints_too=*/true);
-  if (const auto state = states_.extract(job)) metrics_->Remove(kState, *state.mapped());
+  Forget(job);
+  last_checkpoints_.erase(job);
 }
 
-void CoordinatorMetrics::Forget(const std::string& job, bool checkpoints_too) {
-  steps_.Forget(job);
-  if (const auto checkpoints = checkpoints_.find(job); checkpoints != checkpoints_.end()) {
-    metrics_->Remove(kJobCheckpointSeconds, *checkpoints->second.seconds);
-    for (prometheus::Counter* reason : checkpoints->second.failures) {
-      metrics_->Remove(kJobCheckpointFailures, *reason);
-    }
-    checkpoints_.erase(checkpoints);
+void CoordinatorMetrics::Forget(const std::string& job) {
+  const auto series = jobs_.extract(job);
+  if (series.empty()) return;
+  metrics_->Remove(kJobCheckpointSeconds, *series.mapped().checkpoint_seconds);
+  for (prometheus::Counter* reason : series.mapped().checkpoint_failures) {
+    metrics_->Remove(kJobCheckpointFailures, *reason);
   }
-  for (prometheus::Counter* counter : recoveries_[job]) metrics_->Remove(kRecoveries, *counter);
-  recoveries_.erase(job);
-  const auto gauges = by_job_.find(job);
-  if (gauges == by_job_.end()) return;
-  absl::erase_if(gauges->second, [&](const auto& entry) {
-    const auto& [name, gauge] = entry;
-    const bool goes =
-        checkpoints_too || (name != kLastCheckpointStep && name != kLastCheckpointTime);
-    if (goes) metrics_->Remove(name, *gauge);
-    return goes;
-  });
-  if (gauges->second.empty()) by_job_.erase(gauges);
+  for (prometheus::Counter* counter : series.mapped().recoveries) {
+    metrics_->Remove(kRecoveries, *counter);
+  }
 }
 
 }  // namespace muster

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,12 +17,13 @@
 #include "lib/telemetry/metrics.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
+#include "services/coordinator/records/gauge_snapshot.h"
 #include "services/coordinator/records/job_timeline.h"
 #include "services/coordinator/records/step_gauges.h"
 
 namespace muster {
 
-// Thread-safe.
+// Thread-safe. Only one thread calls the functions named Set...() and Publish().
 class CoordinatorMetrics {
  public:
   explicit CoordinatorMetrics(Metrics* metrics);
@@ -32,9 +34,12 @@ class CoordinatorMetrics {
   // known, counts as "OTHER".
   void CountTransition(v1::JobState from, v1::JobState to, const std::string& reason)
       ABSL_LOCKS_EXCLUDED(mu_);
+
+  // ---- Gauges. Publish() replaces all of them by those set since its last call. So a job or a
+  // member that was not set has none any more.
   void SetJobs(v1::JobState state, int count);
   // Shows the state of each job that has not ended, with its reason: its trouble, why it waits, or
-  // why its state last changed. Jobs that are not in `jobs` lose their series.
+  // why its state last changed.
   struct StateOfJob {
     std::string job;
     v1::JobState state;
@@ -56,9 +61,12 @@ class CoordinatorMetrics {
   // that the job started from. `has_trouble`: v1::Job.trouble is set.
   void SetJob(const std::string& job, const v1::Job& record, int64_t first_step, bool has_trouble)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Shows how the workers' steps spend their time; see StepGauges::Show().
-  void SetSteps(const std::string& job, const std::vector<v1::MemberTiming>& timings)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // Shows how the workers' steps spend their time; see StepGauges.
+  void SetSteps(const std::string& job, const std::vector<v1::MemberTiming>& timings);
+  void SetHeartbeatAge(v1::Role role, const std::string& member, double seconds);
+  void Publish() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // ---- Counters and histograms.
   // Counts a recovery of a job that has members. `lost`: the role of the member that was lost or
   // leaves. See CountTransition() for `reason`.
   void CountRecovery(const std::string& job, const std::string& reason,
@@ -66,10 +74,8 @@ class CoordinatorMetrics {
   void SpanEnded(JobTimeline::Span span, absl::Duration took);
   // Records that a member in use by jobs was lost, after a silence of this length.
   void LossDetected(absl::Duration silence);
-  void SetHeartbeatAge(v1::Role role, const std::string& member, double seconds)
-      ABSL_LOCKS_EXCLUDED(mu_);
-  void ForgetMember(const std::string& member) ABSL_LOCKS_EXCLUDED(mu_);
-  // Shows the last checkpoint of a job that has not ended.
+  // Takes the last checkpoint of a job that has not ended. The gauges show it from the next
+  // Publish() to ForgetJob().
   void ShowCheckpoint(const std::string& job, int64_t step, double unix_seconds)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Counts a checkpoint that took `took` to write. `job`: nullopt if the job has no
@@ -80,8 +86,7 @@ class CoordinatorMetrics {
   // "OTHER".
   void CountCheckpointFailure(const std::optional<std::string>& job, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The job has no members for now. Keeps only its state, and its last checkpoint, from which it
-  // will continue.
+  // The job has no members for now. Keeps only its last checkpoint, from which it will continue.
   void RestJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -92,9 +97,7 @@ class CoordinatorMetrics {
   prometheus::Histogram& tick_lateness;
 
  private:
-  void Forget(const std::string& job, bool checkpoints_too) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  prometheus::Gauge& JobGauge(const char* name, const char* help, const std::string& job)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Forget(const std::string& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Limit of different reasons. Muster itself uses about 50. The rest is a margin against members
   // that invent reasons.
@@ -108,35 +111,31 @@ class CoordinatorMetrics {
   // starts at 0.
   using Failures = std::array<prometheus::Counter*, 6>;
   Failures MakeCheckpointFailures(const char* name, const char* help, MetricLabels labels);
-  // The checkpoint metrics of one job.
-  struct CheckpointSeries {
-    prometheus::Histogram* seconds = nullptr;
-    Failures failures = {};
+  // The counters and histograms of a job that has members.
+  struct JobSeries {
+    absl::flat_hash_set<prometheus::Counter*> recoveries;
+    prometheus::Histogram* checkpoint_seconds = nullptr;
+    Failures checkpoint_failures = {};
   };
-  CheckpointSeries& CheckpointsOf(const std::string& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  JobSeries& SeriesOf(const std::string& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   prometheus::Histogram& RecoveryPhase(const char* phase);
 
   Metrics* const metrics_;
-  prometheus::Histogram& queue_wait_;
+  const std::array<prometheus::Histogram*, 6> spans_;  // by JobTimeline::Span
   prometheus::Histogram& detect_;
-  prometheus::Histogram& halt_;
-  prometheus::Histogram& plan_;
-  prometheus::Histogram& prepare_;
-  prometheus::Histogram& first_step_;
-  prometheus::Histogram& recovery_;
   prometheus::Histogram& checkpoint_seconds_;
   const Failures checkpoint_failures_;
+  const std::shared_ptr<GaugeSnapshot> gauges_ = std::make_shared<GaugeSnapshot>();
+  StepGauges steps_{gauges_.get()};  // used by the thread that sets gauges
   absl::Mutex mu_;
   absl::flat_hash_set<std::string> reasons_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<std::string, prometheus::Gauge*> heartbeat_ages_
-      ABSL_GUARDED_BY(mu_);  // by member
-  absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, prometheus::Gauge*>> by_job_
-      ABSL_GUARDED_BY(mu_);  // by job, then by metric name
-  StepGauges steps_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<std::string, prometheus::Gauge*> states_ ABSL_GUARDED_BY(mu_);  // by job
-  absl::flat_hash_map<std::string, absl::flat_hash_set<prometheus::Counter*>> recoveries_
-      ABSL_GUARDED_BY(mu_);                                                              // by job
-  absl::flat_hash_map<std::string, CheckpointSeries> checkpoints_ ABSL_GUARDED_BY(mu_);  // by job
+  absl::flat_hash_map<std::string, JobSeries> jobs_ ABSL_GUARDED_BY(mu_);
+  struct LastCheckpoint {
+    int64_t step;
+    double unix_seconds;
+  };
+  absl::flat_hash_map<std::string, LastCheckpoint> last_checkpoints_
+      ABSL_GUARDED_BY(mu_);  // by job
 };
 
 }  // namespace muster

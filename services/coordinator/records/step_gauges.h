@@ -1,14 +1,15 @@
-// Exports the recent step times of a job's workers as muster_job_worker_step_seconds.
+// Exports the recent step times of jobs' workers as muster_job_worker_step_seconds.
 #pragma once
 
 #include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
-#include "lib/telemetry/metrics.h"
 #include "proto/muster/v1/coordinator.pb.h"
+#include "services/coordinator/records/gauge_snapshot.h"
 
 namespace muster {
 
@@ -19,30 +20,29 @@ class StepGauges {
   // The gauges show a mean over at least this time. If steps are long, it covers one step.
   static constexpr absl::Duration kWindow = absl::Seconds(15);
 
-  // `metrics` must outlive this.
-  explicit StepGauges(Metrics* metrics) : metrics_(metrics) {}
+  // `gauges` must outlive this.
+  explicit StepGauges(GaugeSnapshot* gauges) : gauges_(gauges) {}
 
-  // Shows the latest timings of a job's workers; repeated timings are fine. Removes the series of
-  // the job's other workers.
-  void Show(const std::string& job, const std::vector<v1::MemberTiming>& timings);
-  void Forget(const std::string& job) { Show(job, {}); }
+  // Adds the latest timings of a job's workers to the next snapshot; repeated timings are fine.
+  void Add(const std::string& job, const std::vector<v1::MemberTiming>& timings);
+  // The snapshot is complete. Forgets the workers that it lacks.
+  void EndSnapshot() { workers_ = std::exchange(next_, {}); }
 
  private:
   static constexpr std::array<const char*, 3> kPhases = {"data", "compute", "wait"};
 
   struct Worker {
-    std::array<prometheus::Gauge*, kPhases.size()> gauges;  // by phase
-    v1::StepTiming before;                                  // the timing at the last update
-    absl::Time set = absl::InfinitePast();
+    std::array<double, kPhases.size()> seconds = {};  // of a step, by phase
+    v1::StepTiming before;                            // the timing at the last update
+    absl::Time set = absl::InfinitePast();            // the time of the last update
   };
+  using Workers = absl::flat_hash_map<std::pair<std::string, std::string>, Worker>;
 
-  Worker MakeWorker(const std::string& job, const std::string& name);
-  void Remove(const Worker& worker);
-  static void Set(Worker& worker, const v1::MemberTiming& told);
+  static void Update(Worker& worker, const v1::MemberTiming& told);
 
-  Metrics* const metrics_;
-  // By job, then by worker.
-  absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, Worker>> jobs_;
+  GaugeSnapshot* const gauges_;
+  Workers workers_;  // of the last snapshot, by job and worker
+  Workers next_;     // of the next snapshot
 };
 
 }  // namespace muster

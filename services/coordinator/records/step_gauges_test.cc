@@ -1,5 +1,7 @@
 #include "services/coordinator/records/step_gauges.h"
 
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,11 +15,14 @@
 namespace muster::step_gauges_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
 class StepGaugesTest : public ::testing::Test {
  protected:
+  StepGaugesTest() { metrics_.Add(snapshot_); }
+
   // Returns the timing of a worker after `steps` steps, each with 0.25 s data, `compute` and 0.5 s
   // wait.
   v1::MemberTiming After(const std::string& worker, int64_t steps, double compute) const {
@@ -40,13 +45,22 @@ class StepGaugesTest : public ::testing::Test {
   }
 
   absl::Time now_ = absl::FromUnixSeconds(1000);
+  using Timings = std::vector<v1::MemberTiming>;
+  // Makes a snapshot with the timings of these jobs, and returns the page.
+  std::string Show(const std::map<std::string, Timings>& jobs) {
+    for (const auto& [job, timings] : jobs) gauges_.Add(job, timings);
+    gauges_.EndSnapshot();
+    snapshot_->Publish();
+    return metrics_.Render();
+  }
+
   Metrics metrics_;
-  StepGauges gauges_{&metrics_};
+  const std::shared_ptr<GaugeSnapshot> snapshot_ = std::make_shared<GaugeSnapshot>();
+  StepGauges gauges_{snapshot_.get()};
 };
 
 TEST_F(StepGaugesTest, ShowsTheStepOfEachWorkerByPhase) {
-  gauges_.Show("a-1", {After("w-0", 4, 1), After("w-1", 4, 2)});
-  const std::string shown = metrics_.Render();
+  const std::string shown = Show({{"a-1", {After("w-0", 4, 1), After("w-1", 4, 2)}}});
   EXPECT_THAT(shown, HasSubstr(Series("a-1", "w-0", "data", 0.25)));
   EXPECT_THAT(shown, HasSubstr(Series("a-1", "w-0", "compute", 1)));
   EXPECT_THAT(shown, HasSubstr(Series("a-1", "w-0", "wait", 0.5)));
@@ -54,47 +68,39 @@ TEST_F(StepGaugesTest, ShowsTheStepOfEachWorkerByPhase) {
 }
 
 TEST_F(StepGaugesTest, ShowsTheMeanOfTheLastStepsOnly) {
-  gauges_.Show("a-1", {After("w-0", 100, 1)});
+  Show({{"a-1", {After("w-0", 100, 1)}}});
   v1::MemberTiming later = After("w-0", 110, 1);
   later.mutable_timing()->set_compute_seconds(100 + 10 * 4);
 
   now_ += StepGauges::kWindow - absl::Seconds(1);
   *later.mutable_report_time() = ToProto(now_);
-  gauges_.Show("a-1", {later});
-  EXPECT_THAT(metrics_.Render(), HasSubstr(Series("a-1", "w-0", "compute", 1))) << "too soon";
+  EXPECT_THAT(Show({{"a-1", {later}}}), HasSubstr(Series("a-1", "w-0", "compute", 1)))
+      << "too soon";
 
   now_ += absl::Seconds(1);
   *later.mutable_report_time() = ToProto(now_);
-  gauges_.Show("a-1", {later});
-  EXPECT_THAT(metrics_.Render(), HasSubstr(Series("a-1", "w-0", "compute", 4)));
+  EXPECT_THAT(Show({{"a-1", {later}}}), HasSubstr(Series("a-1", "w-0", "compute", 4)));
 
   now_ += absl::Hours(1);
   *later.mutable_report_time() = ToProto(now_);
-  gauges_.Show("a-1", {later});
-  EXPECT_THAT(metrics_.Render(), HasSubstr(Series("a-1", "w-0", "compute", 4)))
+  EXPECT_THAT(Show({{"a-1", {later}}}), HasSubstr(Series("a-1", "w-0", "compute", 4)))
       << "it has made no step since";
 }
 
 TEST_F(StepGaugesTest, ANewGenerationStartsFromZero) {
-  gauges_.Show("a-1", {After("w-0", 100, 1)});
+  Show({{"a-1", {After("w-0", 100, 1)}}});
   now_ += absl::Seconds(1);
-  gauges_.Show("a-1", {After("w-0", 2, 3)});
-  EXPECT_THAT(metrics_.Render(), HasSubstr(Series("a-1", "w-0", "compute", 3)));
+  EXPECT_THAT(Show({{"a-1", {After("w-0", 2, 3)}}}), HasSubstr(Series("a-1", "w-0", "compute", 3)));
 }
 
-TEST_F(StepGaugesTest, RemovesTheSeriesOfGoneWorkersAndJobs) {
-  gauges_.Show("a-1", {After("w-0", 4, 1), After("w-1", 4, 1)});
-  gauges_.Show("b-2", {After("w-2", 4, 1), After("w-3", 0, 1)});
-  EXPECT_THAT(metrics_.Render(), Not(HasSubstr("w-3"))) << "it has made no step";
-
-  gauges_.Show("a-1", {After("w-1", 5, 1)});
-  EXPECT_THAT(metrics_.Render(), Not(HasSubstr("w-0")));
-  EXPECT_THAT(metrics_.Render(), HasSubstr("w-1"));
-
-  gauges_.Forget("a-1");
-  EXPECT_THAT(metrics_.Render(), Not(HasSubstr("a-1")));
-  EXPECT_THAT(metrics_.Render(), HasSubstr("w-2"));
-  gauges_.Forget("a-1");
+TEST_F(StepGaugesTest, ShowsNoSeriesOfGoneWorkersAndJobs) {
+  const Timings other = {After("w-2", 4, 1), After("w-3", 0, 1)};
+  EXPECT_THAT(Show({{"a-1", {After("w-0", 4, 1), After("w-1", 4, 1)}}, {"b-2", other}}),
+              Not(HasSubstr("w-3")))
+      << "it has made no step";
+  EXPECT_THAT(Show({{"a-1", {After("w-1", 5, 1)}}, {"b-2", other}}),
+              AllOf(Not(HasSubstr("w-0")), HasSubstr("w-1")));
+  EXPECT_THAT(Show({{"b-2", other}}), AllOf(Not(HasSubstr("a-1")), HasSubstr("w-2")));
 }
 
 }  // namespace
