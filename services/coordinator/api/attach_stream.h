@@ -16,7 +16,7 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/api/call_gate.h"
 #include "services/coordinator/coordinator.h"
-#include "services/coordinator/membership/directive_buffer.h"
+#include "services/coordinator/membership/member_directive.h"
 
 namespace muster {
 

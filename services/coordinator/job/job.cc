@@ -184,9 +184,15 @@ Stage Job::stage() const {
       return SavesHalted() ? Stage::kSavingHalted : Stage::kWaiting;
     case v1::SUSPENDED:
       return Stage::kSuspended;
-    default:
-      return Stage::kEnded;
+    case v1::SUCCEEDED:
+    case v1::FAILED:
+    case v1::CANCELLED:
+    case v1::JOB_STATE_UNSPECIFIED:
+    case v1::JobState_INT_MIN_SENTINEL_DO_NOT_USE_:
+    case v1::JobState_INT_MAX_SENTINEL_DO_NOT_USE_:
+      break;
   }
+  return Stage::kEnded;
 }
 
 Action Job::React(Trigger trigger, absl::Time now) {

@@ -5,8 +5,13 @@
 
 namespace muster {
 
-bool IsTerminal(v1::JobState state);
 // Whether a job in this state has members.
-bool IsActive(v1::JobState state);
+inline bool IsActive(v1::JobState state) {
+  return state == v1::PREPARING || state == v1::RUNNING || state == v1::RECOVERING;
+}
+
+inline bool IsTerminal(v1::JobState state) {
+  return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;
+}
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-#include "services/coordinator/membership/directive_buffer.h"
+#include "services/coordinator/membership/member_directive.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/message_differencer.h"
+#include "grpcpp/support/byte_buffer.h"
 
-namespace muster::directive_buffer_test {
+namespace muster::member_directive_test {
 namespace {
 
 std::string BytesOf(const grpc::ByteBuffer& buffer) {
@@ -38,7 +39,7 @@ MemberDirective Prepare(const v1::JobPlan& plan) {
   return told;
 }
 
-TEST(DirectiveBuffer, SerializesAPlanLikeAFieldOfTheMessage) {
+TEST(MemberDirectiveTest, SerializesAPlanLikeAFieldOfTheMessage) {
   for (const int workers : {0, 1, 20, 2000, 200000}) {
     const MemberDirective told = Prepare(Plan(workers));
     v1::Directive read;
@@ -50,7 +51,7 @@ TEST(DirectiveBuffer, SerializesAPlanLikeAFieldOfTheMessage) {
   }
 }
 
-TEST(DirectiveBuffer, SharesThePlanWithoutACopy) {
+TEST(MemberDirectiveTest, SharesThePlanWithoutACopy) {
   MemberDirective told = Prepare(Plan(2000));
   const std::weak_ptr<const std::string> plan = told.plan;
   {
@@ -67,7 +68,7 @@ TEST(DirectiveBuffer, SharesThePlanWithoutACopy) {
   EXPECT_TRUE(plan.expired()) << "no buffer uses the plan any more";
 }
 
-TEST(DirectiveBuffer, SerializesADirectiveWithoutAPlan) {
+TEST(MemberDirectiveTest, SerializesADirectiveWithoutAPlan) {
   MemberDirective told;
   told.directive.set_job("net-1");
   told.directive.mutable_halt();
@@ -75,4 +76,4 @@ TEST(DirectiveBuffer, SerializesADirectiveWithoutAPlan) {
 }
 
 }  // namespace
-}  // namespace muster::directive_buffer_test
+}  // namespace muster::member_directive_test
