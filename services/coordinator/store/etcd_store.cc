@@ -8,13 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
-#include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
@@ -25,27 +19,21 @@
 namespace muster {
 namespace {
 
-namespace etcd = ::etcdserverpb;
+using Values = EtcdValues::Values;
+using Writing = EtcdValues::Writing;
 
-constexpr absl::Duration kReadMax = absl::Seconds(5);
-constexpr absl::Duration kOpenMax = absl::Seconds(3);
-// Number of values in one page of a read. Each has up to kInlineBytesMax, so a slow link delivers a
-// page within kReadMax.
-constexpr int kPage = 32;
 constexpr int kEventsPage = 256;  // events are rarely long
 
-constexpr char kLeader[] = "leader";
 constexpr char kEtcdSchema[] = "meta/schema";
 constexpr char kCluster[] = "meta/cluster";
-constexpr char kTerm[] = "meta/term";
 constexpr char kJobs[] = "meta/jobs";
 constexpr char kFolder[] = "meta/folder";
 constexpr char kRestoring[] = "meta/restoring";
-constexpr char kWriting[] = "meta/writing";
-constexpr char kParts[] = "part/";
-constexpr char kDamaged[] = "\xff";  // never parses as a message
 
-std::string Digits(uint64_t number) { return absl::StrFormat("%020d", number); }
+constexpr int kRemovedAtOnceMax = 1000;  // checkpoints; each may need two operations
+constexpr int kImportedAtOnceMax = 100;  // checkpoints
+// Total size of the checkpoints in one transaction; other data of the job is added to it.
+constexpr int64_t kImportedBytesMax = 256 << 10;
 
 std::string NameOf(absl::string_view kind, uint64_t number) {
   return absl::StrCat(kind, "/", Digits(number));
@@ -60,81 +48,6 @@ std::string RequestName(absl::string_view id) {
   return absl::StrCat("request/", absl::BytesToHexString(id));
 }
 
-absl::StatusOr<uint64_t> NumberIn(absl::string_view name, absl::string_view text) {
-  uint64_t number;
-  if (absl::SimpleAtoi(text, &number)) return number;
-  return Corrupt(name, "is not a number");
-}
-
-// The location of a value that is stored in parts.
-struct PartsOf {
-  std::string writing;
-  int64_t count = 0;
-};
-
-std::optional<PartsOf> ReadParts(absl::string_view stored) {
-  if (!absl::ConsumePrefix(&stored, "p")) return std::nullopt;
-  const std::pair<std::string, std::string> fields =
-      absl::StrSplit(stored, absl::MaxSplits('/', 1));
-  PartsOf parts{.writing = fields.first};
-  if (!absl::SimpleAtoi(fields.second, &parts.count)) return std::nullopt;
-  return parts;
-}
-
-std::string PartName(absl::string_view name, absl::string_view writing, int64_t part) {
-  return absl::StrCat(kParts, name, "/", writing, "/", Digits(part));
-}
-
-etcd::RangeRequest One(std::string key) {
-  etcd::RangeRequest request;
-  request.set_key(std::move(key));
-  return request;
-}
-
-// etcd accepts 128 operations in one transaction, and an operation may be a nested transaction.
-// With G groups, each group may have 128 - G operations.
-constexpr int kOperationsMax = 100;
-constexpr int kRemovedAtOnceMax = 1000;  // checkpoints; each may need two operations
-constexpr int kImportedAtOnceMax = 100;  // checkpoints
-// Total size of the checkpoints in one transaction; other data of the job is added to it.
-constexpr int64_t kImportedBytesMax = 256 << 10;
-
-etcd::TxnRequest InGroups(etcd::TxnRequest request) {
-  if (request.success_size() <= kOperationsMax) return request;
-  etcd::TxnRequest groups;
-  for (int operation = 0; operation < request.success_size(); ++operation) {
-    if (operation % kOperationsMax == 0) groups.add_success()->mutable_request_txn();
-    *groups.mutable_success()->rbegin()->mutable_request_txn()->add_success() =
-        std::move(*request.mutable_success(operation));
-  }
-  return groups;
-}
-
-etcd::PutRequest* AddPut(etcd::TxnRequest& request, std::string key, std::string value) {
-  etcd::PutRequest* put = request.add_success()->mutable_request_put();
-  put->set_key(std::move(key));
-  put->set_value(std::move(value));
-  return put;
-}
-
-// Adds a condition: the transaction writes only if the key was created, or last changed, in this
-// revision. 0: only if there is no such key.
-void Require(etcd::TxnRequest& request, etcd::Compare::CompareTarget target, std::string key,
-             int64_t revision) {
-  etcd::Compare* compare = request.add_compare();
-  compare->set_key(std::move(key));
-  compare->set_target(target);
-  if (target == etcd::Compare::CREATE) compare->set_create_revision(revision);
-  if (target == etcd::Compare::MOD) compare->set_mod_revision(revision);
-}
-
-etcd::RangeRequest AllUnder(const std::string& prefix) {
-  etcd::RangeRequest request;
-  request.set_key(prefix);
-  request.set_range_end(BehindPrefix(prefix));
-  return request;
-}
-
 // Combines the values of a job. `read` returns the value of a kind ("graph"). A damaged value does
 // not parse. A missing origin or graph counts as damaged.
 absl::StatusOr<v1::BackupJob> JobOf(
@@ -147,50 +60,19 @@ absl::StatusOr<v1::BackupJob> JobOf(
   ASSIGN_OR_RETURN(const auto plan, read("plan"));
   job.set_number(number);
   job.set_record(record);
-  job.set_graph(graph.value_or(kDamaged));
+  job.set_graph(graph.value_or(EtcdValues::kDamaged));
   job.set_plan(plan.value_or(""));
-  if (!job.mutable_origin()->ParseFromString(origin.value_or(kDamaged))) {
+  if (!job.mutable_origin()->ParseFromString(origin.value_or(EtcdValues::kDamaged))) {
     LOG(ERROR) << "store: origin/" << digits << " is damaged, so job " << number << " is damaged";
     job.clear_origin();
     // Keeps the job damaged; otherwise it would start from initial values.
-    job.set_graph(kDamaged);
+    job.set_graph(EtcdValues::kDamaged);
   }
   return job;
 }
 
-}  // namespace
-
-// The puts and deletions of one transaction, by name. Parts are deleted with their names.
-class EtcdStore::Writing {
- public:
-  Writing& Put(std::string name, std::string value) {
-    puts_[std::move(name)] = std::move(value);
-    return *this;
-  }
-  Writing& Delete(std::string name) { return DeleteBetween(std::move(name), ""); }
-  Writing& DeleteAllUnder(const std::string& prefix) {
-    return DeleteBetween(prefix, BehindPrefix(prefix));
-  }
-  // Deletes the names from `first` to before `end`.
-  Writing& DeleteBetween(std::string first, std::string end) {
-    deletions_.push_back({std::move(first), std::move(end)});
-    return *this;
-  }
-
-  struct Deletion {
-    std::string first;
-    std::string end;  // "": `first` alone
-  };
-  const absl::btree_map<std::string, std::string>& puts() const { return puts_; }
-  const std::vector<Deletion>& deletions() const { return deletions_; }
-
- private:
-  absl::btree_map<std::string, std::string> puts_;
-  std::vector<Deletion> deletions_;
-};
-
 // Adds a job without its checkpoints to a transaction.
-EtcdStore::Writing EtcdStore::WritingOf(const v1::BackupJob& job, Writing writing) {
+Writing WritingOf(const v1::BackupJob& job, Writing writing) {
   const uint64_t number = job.number();
   writing.Put(NameOf("job", number), job.record()).Put(NameOf("graph", number), job.graph());
   if (!job.plan().empty()) writing.Put(NameOf("plan", number), job.plan());
@@ -217,6 +99,8 @@ EtcdStore::Writing EtcdStore::WritingOf(const v1::BackupJob& job, Writing writin
   return writing;
 }
 
+}  // namespace
+
 // ---------------------------------------------------------------- leadership
 
 absl::StatusOr<std::unique_ptr<Store>> EtcdStore::Open(Options options) {
@@ -225,115 +109,74 @@ absl::StatusOr<std::unique_ptr<Store>> EtcdStore::Open(Options options) {
   RETURN_IF_ERROR(store->Lead());
   if (store->options_.give_up) RETURN_IF_ERROR(store->GiveUp());
   RETURN_IF_ERROR(store->LoadSeats());
-  RETURN_IF_ERROR(store->SweepParts());
+  RETURN_IF_ERROR(store->values_->SweepParts());
   return store;
 }
 
-std::string EtcdStore::Key(absl::string_view name) const {
-  return absl::StrCat(options_.prefix, name);
-}
-
 absl::Status EtcdStore::Lead() {
-  etcd::TxnRequest look;
-  *look.add_success()->mutable_request_range() = AllUnder(Key("meta/"));
-  *look.add_success()->mutable_request_range() = One(Key(kLeader));
-  ASSIGN_OR_RETURN(const etcd::TxnResponse seen, options_.client->Txn(look, kOpenMax));
-  if (seen.responses_size() != 2)
-    return Corrupt("etcd", "returned an unexpected number of responses");
-  absl::btree_map<std::string, std::string> meta;
-  int64_t term_revision = 0;
-  for (const etcd::KeyValue& pair : seen.responses(0).response_range().kvs()) {
-    const std::string name(absl::StripPrefix(pair.key(), options_.prefix));
-    meta[name] = std::string(absl::StripPrefix(pair.value(), "v"));
-    if (name == kTerm) term_revision = pair.mod_revision();
-  }
-  const bool is_new = term_revision == 0;
-  if (!is_new) {
-    ASSIGN_OR_RETURN(const uint64_t schema, NumberIn(kEtcdSchema, meta[kEtcdSchema]));
-    RETURN_IF_ERROR(CheckSchema(schema, kSchemaVersion));
-  }
-  if (meta.contains(kRestoring) && !options_.give_up) {
-    return WithReason(absl::DataLossError("a restore of a backup into this store has not ended: "
-                                          "repeat it with --force"),
-                      "STORE_CORRUPT");
-  }
-  const std::string& folder = meta[kFolder];
-  if (!options_.folder.empty() && !folder.empty() && folder != options_.folder &&
-      !options_.adopt_folder) {
-    return WithReason(
-        absl::FailedPreconditionError(absl::StrCat(
-            "the state folder is ", options_.folder, ", but the store in etcd belongs to ", folder,
-            ": all coordinators of one store must have --state_dir on one volume that they share. "
-            "If that volume is lost for good, --adopt_state_dir takes this one in its place")),
-        "STATE_DIR_NOT_SHARED");
-  }
-  const auto taken = [](const etcd::KeyValue& leader) {
-    return WithReason(
-        absl::UnavailableError(absl::StrCat("the coordinator at ", leader.value(), " leads")),
-        "STORE_LOCKED");
-  };
-  if (const auto& leader = seen.responses(1).response_range().kvs(); !leader.empty()) {
-    return taken(leader[0]);
-  }
-  uint64_t term = 0, jobs = 0;
-  if (!is_new) {
-    ASSIGN_OR_RETURN(term, NumberIn(kTerm, meta[kTerm]));
-    ASSIGN_OR_RETURN(jobs, NumberIn(kJobs, meta[kJobs]));
-  }
-  cluster_ = is_new ? NewClusterId() : meta[kCluster];
-  ASSIGN_OR_RETURN(lease_, EtcdLease::Grant(options_.client, options_.lease));
-
-  etcd::TxnRequest take;
-  Require(take, etcd::Compare::CREATE, Key(kLeader), 0);
-  Require(take, etcd::Compare::MOD, Key(kTerm), term_revision);
-  const auto put_meta = [&](absl::string_view name, absl::string_view value) {
-    AddPut(take, Key(name), absl::StrCat("v", value));
-  };
-  AddPut(take, Key(kLeader), options_.address)->set_lease(lease_->id());
-  put_meta(kTerm, absl::StrCat(term + 1));
-  put_meta(kWriting, absl::StrCat(term + 1, "/0"));
-  if (is_new) {
-    put_meta(kEtcdSchema, absl::StrCat(kSchemaVersion));
-    put_meta(kCluster, cluster_);
-    put_meta(kJobs, "0");
-  }
-  if (!options_.folder.empty() && folder != options_.folder) put_meta(kFolder, options_.folder);
-  *take.add_failure()->mutable_request_range() = One(Key(kLeader));
-  ASSIGN_OR_RETURN(const etcd::TxnResponse answer, options_.client->Txn(take, kOpenMax));
-  led_since_ = answer.header().revision();
-  if (!answer.succeeded()) {
-    // Our own transaction may have succeeded, and its first answer was lost.
-    const auto& leader = answer.responses(0).response_range().kvs();
-    if (leader.empty() || leader[0].lease() != lease_->id()) {
-      return leader.empty()
-                 ? WithReason(absl::UnavailableError("another coordinator became the leader first"),
-                              "STORE_LOCKED")
-                 : taken(leader[0]);
+  uint64_t jobs = 0;
+  const auto prepare = [&](const Values& meta) -> absl::StatusOr<Values> {
+    const auto value_of = [&meta](const char* name) {
+      const auto found = meta.find(name);
+      return found == meta.end() ? "" : found->second;
+    };
+    const bool is_new = !meta.contains(EtcdValues::kTerm);
+    if (!is_new) {
+      ASSIGN_OR_RETURN(const uint64_t schema, NumberIn(kEtcdSchema, value_of(kEtcdSchema)));
+      RETURN_IF_ERROR(CheckSchema(schema, kSchemaVersion));
+      ASSIGN_OR_RETURN(jobs, NumberIn(kJobs, value_of(kJobs)));
     }
-    led_since_ = leader[0].create_revision();
-  }
-  term_ = term + 1;
-  {
-    absl::MutexLock lock(&mu_);
-    jobs_ = jobs;
-    written_in_ = led_since_;
-  }
-  if (is_new) LOG(INFO) << "new store in etcd, " << options_.prefix;
-  lease_->Keep(options_.lost);
+    if (meta.contains(kRestoring) && !options_.give_up) {
+      return WithReason(absl::DataLossError("a restore of a backup into this store has not ended: "
+                                            "repeat it with --force"),
+                        "STORE_CORRUPT");
+    }
+    const std::string folder = value_of(kFolder);
+    const bool is_other = !options_.folder.empty() && folder != options_.folder;
+    if (is_other && !folder.empty() && !options_.adopt_folder) {
+      return WithReason(
+          absl::FailedPreconditionError(absl::StrCat(
+              "the state folder is ", options_.folder, ", but the store in etcd belongs to ",
+              folder,
+              ": all coordinators of one store must have --state_dir on one volume that they "
+              "share. If that volume is lost for good, --adopt_state_dir takes this one in its "
+              "place")),
+          "STATE_DIR_NOT_SHARED");
+    }
+    cluster_ = is_new ? NewClusterId() : value_of(kCluster);
+    Values puts;
+    if (is_new) {
+      puts = {{kEtcdSchema, absl::StrCat(kSchemaVersion)}, {kCluster, cluster_}, {kJobs, "0"}};
+    }
+    if (is_other) puts[kFolder] = options_.folder;
+    return puts;
+  };
+  ASSIGN_OR_RETURN(values_, EtcdValues::Lead({.client = options_.client,
+                                              .prefix = options_.prefix,
+                                              .address = options_.address,
+                                              .lease = options_.lease,
+                                              .lost = options_.lost,
+                                              .observe =
+                                                  [this](absl::Duration took) {
+                                                    if (observe_commit_) observe_commit_(took);
+                                                  }},
+                                             prepare));
+  term_ = values_->term();
+  absl::MutexLock lock(&mu_);
+  jobs_ = jobs;
   return absl::OkStatus();
 }
 
 // Deletes all data, and makes the store unusable until Import() has ended. Otherwise a coordinator
 // could start with the empty store, and remove the model values of the jobs in the backup.
 absl::Status EtcdStore::GiveUp() {
-  absl::MutexLock lock(&mu_);
   Writing all;
   for (const char* kind : {"job/", "origin/", "graph/", "plan/", "event/", "checkpoint/",
-                           "request/", "seat/", "token/", kParts}) {
+                           "request/", "seat/", "token/", EtcdValues::kParts}) {
     all.DeleteAllUnder(kind);
   }
   all.Put(kRestoring, "");
-  return Write(all);
+  return values_->Write(all);
 }
 
 absl::Status EtcdStore::LoadSeats() {
@@ -343,139 +186,13 @@ absl::Status EtcdStore::LoadSeats() {
   return absl::OkStatus();
 }
 
-absl::Status EtcdStore::SweepParts() {
-  etcd::RangeRequest request = AllUnder(Key(kParts));
-  request.set_keys_only(true);
-  ASSIGN_OR_RETURN(const etcd::RangeResponse parts, options_.client->Range(request, kReadMax));
-  absl::btree_set<std::pair<std::string, std::string>> writings;  // pairs of name and writing
-  for (const etcd::KeyValue& part : parts.kvs()) {
-    std::vector<std::string> words =
-        absl::StrSplit(absl::StripPrefix(part.key(), Key(kParts)), '/');
-    if (words.size() < 3) continue;
-    words.pop_back();
-    const std::string writing = words.back();
-    words.pop_back();
-    writings.emplace(absl::StrJoin(words, "/"), writing);
-  }
-  for (const auto& [name, writing] : writings) {
-    ASSIGN_OR_RETURN(const etcd::RangeResponse value,
-                     options_.client->Range(One(Key(name)), kReadMax));
-    const auto named = value.kvs().empty() ? std::nullopt : ReadParts(value.kvs(0).value());
-    absl::MutexLock lock(&mu_);
-    if (named && named->writing == writing) {
-      in_parts_.insert(name);
-      continue;
-    }
-    LOG(INFO) << "store: removing parts of " << name << " that a crash left";
-    RETURN_IF_ERROR(Write(Writing().DeleteAllUnder(absl::StrCat(kParts, name, "/", writing, "/"))));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status EtcdStore::Lost() const {
-  const absl::Status lost = WithReason(
-      absl::FailedPreconditionError("store: this coordinator no longer leads; nothing was written"),
-      "STORE_LOST");
-  options_.lost(lost);
-  return lost;
-}
-
 // ---------------------------------------------------------------- writing
-
-absl::Status EtcdStore::Transact(etcd::TxnRequest request) {
-  const std::string number = absl::StrCat("v", term_, "/", ++transactions_);
-  const bool puts = std::any_of(request.success().begin(), request.success().end(),
-                                [](const etcd::RequestOp& op) { return op.has_request_put(); });
-  if (puts) AddPut(request, Key(kWriting), number);
-  request = InGroups(std::move(request));
-  Require(request, etcd::Compare::CREATE, Key(kLeader), led_since_);
-  Require(request, etcd::Compare::MOD, Key(kWriting), written_in_);
-  etcd::TxnRequest look;
-  *look.add_success()->mutable_request_range() = One(Key(kWriting));
-  *request.mutable_failure() = look.success();
-
-  const absl::Duration start = SteadyNow();
-  // The error with which etcd refused the request. After it the loop only asks whether an earlier
-  // attempt was executed.
-  absl::Status refused;
-  while (true) {
-    if (!lease_->holds()) return Lost();
-    const auto answer = options_.client->Txn(refused.ok() ? request : look, lease_->left());
-    if (ReasonOf(answer.status()) == "STORE_UNREACHABLE") continue;
-    if (refused.ok() && observe_commit_) observe_commit_(SteadyNow() - start);
-    if (!answer.ok()) {
-      if (!puts || !refused.ok()) return refused.ok() ? answer.status() : refused;
-      refused = answer.status();
-      continue;
-    }
-    if (refused.ok() && answer->succeeded()) {
-      if (puts) written_in_ = answer->header().revision();
-      return absl::OkStatus();
-    }
-    if (answer->responses_size() == 1) {
-      const auto& last = answer->responses(0).response_range().kvs();
-      if (puts && !last.empty() && last[0].value() == number) {
-        written_in_ = last[0].mod_revision();
-        return absl::OkStatus();
-      }
-    }
-    // A delayed attempt may still be executed after this refusal. Then the next transaction is out
-    // of its turn and fails, so nothing builds on the wrong result.
-    return refused.ok() ? Lost() : refused;
-  }
-}
-
-absl::Status EtcdStore::Write(const Writing& writing) {
-  etcd::TxnRequest request;
-  const auto add_deletion = [&](const std::string& first, const std::string& end) {
-    etcd::DeleteRangeRequest* deletion = request.add_success()->mutable_request_delete_range();
-    deletion->set_key(Key(first));
-    if (!end.empty()) deletion->set_range_end(Key(end));
-  };
-  std::vector<std::string> without_parts;  // erased from in_parts_ after the write
-  for (const auto& [first, end] : writing.deletions()) {
-    add_deletion(first, end);
-    const auto from = in_parts_.lower_bound(first);
-    auto to = from;
-    while (to != in_parts_.end() && (end.empty() ? *to == first : *to < end)) ++to;
-    if (from == to) continue;
-    without_parts.insert(without_parts.end(), from, to);
-    const std::string under = absl::StrCat(kParts, first, end.empty() ? "/" : "");
-    add_deletion(under, end.empty() ? BehindPrefix(under) : absl::StrCat(kParts, end));
-  }
-  for (const auto& [name, value] : writing.puts()) {
-    std::string stored;
-    const std::string number = absl::StrCat(Digits(term_), Digits(++writings_));
-    const bool had_parts = in_parts_.contains(name);
-    if (static_cast<int64_t>(value.size()) <= kInlineBytesMax) {
-      stored = absl::StrCat("v", value);
-      if (had_parts) without_parts.push_back(name);
-    } else {
-      in_parts_.insert(name);
-      int64_t parts = 0;
-      for (size_t offset = 0; offset < value.size(); offset += kPartBytesMax) {
-        etcd::TxnRequest part;
-        AddPut(part, Key(PartName(name, number, parts++)), value.substr(offset, kPartBytesMax));
-        RETURN_IF_ERROR(Transact(std::move(part)));
-      }
-      stored = absl::StrCat("p", number, "/", parts);
-    }
-    if (had_parts) {  // parts of earlier writings
-      const std::string under = absl::StrCat(kParts, name, "/");
-      add_deletion(under, absl::StrCat(under, number));
-    }
-    AddPut(request, Key(name), std::move(stored));
-  }
-  RETURN_IF_ERROR(Transact(std::move(request)));
-  for (const std::string& name : without_parts) in_parts_.erase(name);
-  return absl::OkStatus();
-}
 
 absl::StatusOr<v1::Job> EtcdStore::AddJob(Submission submission) {
   absl::MutexLock lock(&mu_);
   const uint64_t number = jobs_ + 1;
   Writing writing = WritingOf(NewJob(number, submission), Writing());
-  RETURN_IF_ERROR(Write(writing.Put(kJobs, absl::StrCat(number))));
+  RETURN_IF_ERROR(values_->Write(writing.Put(kJobs, absl::StrCat(number))));
   jobs_ = number;
   return std::move(submission.record);
 }
@@ -528,12 +245,12 @@ absl::Status EtcdStore::Commit(const Change& change) {
     for (const int64_t step : change.checkpoints_removed) {
       if (change.checkpoint != nullptr && change.checkpoint->step() == step) continue;
       before.Delete(NameOf("checkpoint", number, step));
-      if (std::ssize(before.deletions()) < kRemovedAtOnceMax) continue;
-      RETURN_IF_ERROR(Write(std::exchange(before, Writing())));
+      if (std::ssize(before.deletions) < kRemovedAtOnceMax) continue;
+      RETURN_IF_ERROR(values_->Write(std::exchange(before, Writing())));
     }
-    for (const Writing::Deletion& deletion : before.deletions()) writing.Delete(deletion.first);
+    for (const auto& [first, end] : before.deletions) writing.Delete(first);
   }
-  RETURN_IF_ERROR(Write(writing));
+  RETURN_IF_ERROR(values_->Write(writing));
   if (change.seat != nullptr) seats_ = std::move(seats);
   return absl::OkStatus();
 }
@@ -541,14 +258,14 @@ absl::Status EtcdStore::Commit(const Change& change) {
 absl::StatusOr<bool> EtcdStore::PassOverNumbers(uint64_t last) {
   absl::MutexLock lock(&mu_);
   if (last <= jobs_) return false;
-  RETURN_IF_ERROR(Write(Writing().Put(kJobs, absl::StrCat(last))));
+  RETURN_IF_ERROR(values_->Write(Writing().Put(kJobs, absl::StrCat(last))));
   jobs_ = last;
   return true;
 }
 
 absl::StatusOr<std::vector<std::string>> EtcdStore::RequestsOf(uint64_t number) const {
   const std::string name = NameOf("origin", number);
-  auto stored = Read(name);
+  auto stored = values_->Read(name);
   if (!stored.ok() && !absl::IsDataLoss(stored.status())) return stored.status();
   if (stored.ok() && !stored->has_value()) return std::vector<std::string>();
   if (stored.ok()) {
@@ -559,7 +276,7 @@ absl::StatusOr<std::vector<std::string>> EtcdStore::RequestsOf(uint64_t number) 
   }
   // The origin is damaged, so this searches the requests. A request names its job by id, and the id
   // ends with the number.
-  ASSIGN_OR_RETURN(const Values requests, ReadAll("request/"));
+  ASSIGN_OR_RETURN(const Values requests, values_->ReadAll("request/"));
   std::vector<std::string> names;
   for (const auto& [hex, bytes] : requests) {
     v1::StoredRequest request;
@@ -573,7 +290,7 @@ absl::StatusOr<std::vector<std::string>> EtcdStore::RequestsOf(uint64_t number) 
 
 absl::Status EtcdStore::DeleteJob(uint64_t number) {
   absl::MutexLock lock(&mu_);
-  if (!lease_->holds()) return Lost();
+  RETURN_IF_ERROR(values_->CheckLeads());
   ASSIGN_OR_RETURN(const std::vector<std::string> requests, RequestsOf(number));
   Writing writing;
   for (const std::string& request : requests) writing.Delete(request);
@@ -583,88 +300,38 @@ absl::Status EtcdStore::DeleteJob(uint64_t number) {
   for (const char* kind : {"event", "checkpoint"}) {
     writing.DeleteAllUnder(NameOf(kind, number) + "/");
   }
-  return Write(writing);
+  return values_->Write(writing);
 }
 
 absl::Status EtcdStore::PutToken(const Token& token) {
   v1::StoredToken stored;
   stored.set_record(token.record.SerializeAsString());
   stored.set_hash(token.hash);
-  absl::MutexLock lock(&mu_);
-  return Write(
+  return values_->Write(
       Writing().Put(absl::StrCat("token/", token.record.id()), stored.SerializeAsString()));
 }
 
 absl::Status EtcdStore::DeleteToken(const std::string& id) {
-  absl::MutexLock lock(&mu_);
-  return Write(Writing().Delete(absl::StrCat("token/", id)));
+  return values_->Write(Writing().Delete(absl::StrCat("token/", id)));
 }
 
 // ---------------------------------------------------------------- reading
-
-absl::StatusOr<std::string> EtcdStore::Whole(const std::string& name, absl::string_view stored,
-                                             int64_t revision) const {
-  if (absl::ConsumePrefix(&stored, "v")) return std::string(stored);
-  const auto parts = ReadParts(stored);
-  if (!parts) return Corrupt(name, "is neither a value nor parts of one");
-  std::string whole;
-  for (int64_t part = 0; part < parts->count; ++part) {
-    const std::string part_name = PartName(name, parts->writing, part);
-    etcd::RangeRequest request = One(Key(part_name));
-    request.set_revision(revision);
-    ASSIGN_OR_RETURN(const auto found, options_.client->Range(request, kReadMax));
-    if (found.kvs().empty()) return Corrupt(part_name, "is missing");
-    whole += found.kvs(0).value();
-  }
-  return whole;
-}
-
-absl::StatusOr<std::optional<std::string>> EtcdStore::Read(const std::string& name,
-                                                           int64_t revision) const {
-  etcd::RangeRequest request = One(Key(name));
-  request.set_revision(revision);
-  ASSIGN_OR_RETURN(const auto found, options_.client->Range(request, kReadMax));
-  if (found.kvs().empty()) return std::nullopt;
-  return Whole(name, found.kvs(0).value(), revision);
-}
-
-absl::StatusOr<EtcdStore::Values> EtcdStore::ReadAll(const std::string& prefix,
-                                                     int64_t revision) const {
-  Values values;
-  etcd::RangeRequest request = AllUnder(Key(prefix));
-  request.set_limit(kPage);
-  request.set_revision(revision);
-  while (true) {
-    ASSIGN_OR_RETURN(const etcd::RangeResponse page, options_.client->Range(request, kReadMax));
-    for (const etcd::KeyValue& pair : page.kvs()) {
-      const std::string name(absl::StripPrefix(pair.key(), options_.prefix));
-      absl::StatusOr<std::string> whole = Whole(name, pair.value(), revision);
-      // A damaged value becomes one that does not parse. Each caller handles that.
-      if (absl::IsDataLoss(whole.status())) whole = std::string(kDamaged);
-      RETURN_IF_ERROR(whole.status());
-      values[std::string(absl::StripPrefix(name, prefix))] = *std::move(whole);
-    }
-    if (!page.more() || page.kvs().empty()) return values;
-    request.set_key(absl::StrCat(page.kvs().rbegin()->key(), absl::string_view("\0", 1)));
-    if (revision == 0) request.set_revision(revision = page.header().revision());
-  }
-}
 
 absl::StatusOr<std::optional<Store::Request>> EtcdStore::FindRequest(
     const std::string& request_id) const {
   if (request_id.empty()) return std::nullopt;
   const std::string name = RequestName(request_id);
-  ASSIGN_OR_RETURN(const auto stored, Read(name));
+  ASSIGN_OR_RETURN(const auto stored, values_->Read(name));
   if (!stored) return std::nullopt;
   ASSIGN_OR_RETURN(const auto request, Parsed<v1::StoredRequest>(name, *stored));
   return Request{request.fingerprint(), request.job()};
 }
 
 absl::StatusOr<std::vector<StoredJob>> EtcdStore::LoadJobs() const {
-  ASSIGN_OR_RETURN(const Values records, ReadAll("job/"));
+  ASSIGN_OR_RETURN(const Values records, values_->ReadAll("job/"));
   absl::btree_map<std::string, Values> parts;
   for (const char* kind : {"origin", "graph", "plan"}) {
-    ASSIGN_OR_RETURN(parts[kind], ReadAll(absl::StrCat(kind, "/")));
+    ASSIGN_OR_RETURN(parts[kind], values_->ReadAll(absl::StrCat(kind, "/")));
   }
   std::vector<StoredJob> jobs;
   for (const auto& [digits, bytes] : records) {
@@ -684,46 +351,28 @@ absl::StatusOr<std::vector<v1::JobEvent>> EtcdStore::Events(uint64_t number,
                                                             uint64_t after_revision,
                                                             int max) const {
   const std::string under = NameOf("event", number) + "/";
-  etcd::TxnRequest request;
-  etcd::RangeRequest* newest = request.add_success()->mutable_request_range();
-  *newest = AllUnder(Key(under));
-  newest->set_limit(1);
-  newest->set_sort_order(etcd::RangeRequest::DESCEND);
-  etcd::RangeRequest* some = request.add_success()->mutable_request_range();
-  *some = AllUnder(Key(under));
-  some->set_key(Key(NameOf("event", number, after_revision + 1)));
-  some->set_limit(kEventsPage);
-  uint64_t dropped = 0;
-  std::vector<v1::JobEvent> events;
-  while (true) {
-    ASSIGN_OR_RETURN(const etcd::TxnResponse answer, options_.client->Txn(request, kReadMax));
-    if (answer.responses_size() != 2)
-      return Corrupt("etcd", "returned an unexpected number of responses");
-    for (const auto* range :
-         {&answer.responses(0).response_range(), &answer.responses(1).response_range()}) {
-      for (const etcd::KeyValue& pair : range->kvs()) {
-        const std::string name(absl::StripPrefix(pair.key(), options_.prefix));
-        ASSIGN_OR_RETURN(const std::string bytes, Whole(name, pair.value()));
-        ASSIGN_OR_RETURN(const auto stored, Parsed<v1::StoredEvents>(name, bytes));
-        dropped = std::max(dropped, stored.dropped());
-        if (range == &answer.responses(0).response_range()) continue;  // read only for `dropped`
-        for (const std::string& event_bytes : stored.events()) {
-          ASSIGN_OR_RETURN(auto event, Parsed<v1::JobEvent>(name, event_bytes));
-          if (event.revision() <= std::max(after_revision, dropped)) continue;
-          if (std::ssize(events) == max) return events;
-          events.push_back(std::move(event));
-        }
-      }
-    }
-    const etcd::RangeResponse& page = answer.responses(1).response_range();
-    if (!page.more() || page.kvs().empty()) return events;
-    some->set_key(absl::StrCat(page.kvs().rbegin()->key(), absl::string_view("\0", 1)));
+  ASSIGN_OR_RETURN(const Values values, values_->ReadAll(under, {.from = Digits(after_revision + 1),
+                                                                 .page = kEventsPage}));
+  std::vector<v1::StoredEvents> groups;
+  for (const auto& [revision, bytes] : values) {
+    ASSIGN_OR_RETURN(groups.emplace_back(), Parsed<v1::StoredEvents>(under + revision, bytes));
   }
+  if (!groups.empty()) after_revision = std::max(after_revision, groups.back().dropped());
+  std::vector<v1::JobEvent> events;
+  for (const v1::StoredEvents& group : groups) {
+    for (const std::string& bytes : group.events()) {
+      ASSIGN_OR_RETURN(auto event, Parsed<v1::JobEvent>(under, bytes));
+      if (event.revision() <= after_revision) continue;
+      if (std::ssize(events) == max) return events;
+      events.push_back(std::move(event));
+    }
+  }
+  return events;
 }
 
 absl::StatusOr<std::vector<v1::Checkpoint>> EtcdStore::Checkpoints(uint64_t number) const {
   const std::string under = NameOf("checkpoint", number) + "/";
-  ASSIGN_OR_RETURN(const Values values, ReadAll(under));
+  ASSIGN_OR_RETURN(const Values values, values_->ReadAll(under));
   std::vector<v1::Checkpoint> checkpoints;
   for (const auto& [step, bytes] : values) {
     ASSIGN_OR_RETURN(auto checkpoint, Parsed<v1::Checkpoint>(under + step, bytes));
@@ -733,7 +382,7 @@ absl::StatusOr<std::vector<v1::Checkpoint>> EtcdStore::Checkpoints(uint64_t numb
 }
 
 absl::StatusOr<std::vector<Store::Seat>> EtcdStore::Seats() const {
-  ASSIGN_OR_RETURN(const Values values, ReadAll("seat/"));
+  ASSIGN_OR_RETURN(const Values values, values_->ReadAll("seat/"));
   std::vector<Seat> seats;
   for (const auto& [member, ordinal] : values) {
     ASSIGN_OR_RETURN(const uint64_t number, NumberIn(absl::StrCat("seat/", member), ordinal));
@@ -743,7 +392,7 @@ absl::StatusOr<std::vector<Store::Seat>> EtcdStore::Seats() const {
 }
 
 absl::StatusOr<std::vector<Store::Token>> EtcdStore::Tokens() const {
-  ASSIGN_OR_RETURN(const Values values, ReadAll("token/"));
+  ASSIGN_OR_RETURN(const Values values, values_->ReadAll("token/"));
   std::vector<Token> tokens;
   for (const auto& [id, bytes] : values) {
     const std::string name = absl::StrCat("token/", id);
@@ -756,30 +405,27 @@ absl::StatusOr<std::vector<Store::Token>> EtcdStore::Tokens() const {
 
 // ---------------------------------------------------------------- backups
 
-// Reads everything at the revision of the first answer, which is a consistent snapshot.
+// Reads everything at one revision, which is a consistent snapshot.
 absl::Status EtcdStore::Export(
     const std::function<absl::Status(const v1::BackupRecord&)>& take) const {
-  ASSIGN_OR_RETURN(const etcd::RangeResponse now,
-                   options_.client->Range(One(Key(kJobs)), kReadMax));
-  const int64_t revision = now.header().revision();
+  ASSIGN_OR_RETURN(const int64_t revision, values_->Revision());
+  ASSIGN_OR_RETURN(const auto jobs_text, values_->Read(kJobs, revision));
+  ASSIGN_OR_RETURN(const uint64_t jobs, NumberIn(kJobs, jobs_text.value_or("")));
   v1::BackupRecord first;
   v1::BackupHeader& header = *first.mutable_header();
   header.set_cluster(cluster_);
   header.set_term(term_);
-  if (now.kvs().empty()) return Corrupt(kJobs, "is missing");
-  ASSIGN_OR_RETURN(const uint64_t jobs,
-                   NumberIn(kJobs, absl::StripPrefix(now.kvs(0).value(), "v")));
   header.set_jobs(jobs);
   RETURN_IF_ERROR(take(first));
   const auto leave_out = [](absl::string_view name) {
     LOG(ERROR) << "store: " << name << " is damaged and is left out of the backup";
   };
   const auto read = [&](const std::string& name) -> absl::StatusOr<std::optional<std::string>> {
-    auto value = Read(name, revision);
-    if (absl::IsDataLoss(value.status())) return kDamaged;
+    auto value = values_->Read(name, revision);
+    if (absl::IsDataLoss(value.status())) return EtcdValues::kDamaged;
     return value;
   };
-  ASSIGN_OR_RETURN(const Values records, ReadAll("job/", revision));
+  ASSIGN_OR_RETURN(const Values records, values_->ReadAll("job/", {.revision = revision}));
   for (const auto& [digits, bytes] : records) {
     v1::BackupRecord record;
     v1::BackupJob& job = *record.mutable_job();
@@ -792,7 +438,7 @@ absl::Status EtcdStore::Export(
       const std::string name = RequestName(job.origin().request_id());
       ASSIGN_OR_RETURN(const auto stored, read(name));
       v1::StoredRequest request;
-      if (request.ParseFromString(stored.value_or(kDamaged))) {
+      if (request.ParseFromString(stored.value_or(EtcdValues::kDamaged))) {
         job.set_fingerprint(request.fingerprint());
       } else {
         leave_out(absl::StrCat(name, ", of job ", number, ","));
@@ -800,7 +446,7 @@ absl::Status EtcdStore::Export(
       }
     }
     const std::string under_events = NameOf("event", number) + "/";
-    ASSIGN_OR_RETURN(const Values events, ReadAll(under_events, revision));
+    ASSIGN_OR_RETURN(const Values events, values_->ReadAll(under_events, {.revision = revision}));
     uint64_t dropped = 0;
     std::vector<v1::JobEvent> read_events;
     for (const auto& [name, group] : events) {
@@ -819,11 +465,11 @@ absl::Status EtcdStore::Export(
     }
     // Import() leaves out damaged checkpoint records.
     ASSIGN_OR_RETURN(const Values checkpoints,
-                     ReadAll(NameOf("checkpoint", number) + "/", revision));
+                     values_->ReadAll(NameOf("checkpoint", number) + "/", {.revision = revision}));
     for (const auto& [step, checkpoint] : checkpoints) job.add_checkpoints(checkpoint);
     RETURN_IF_ERROR(take(record));
   }
-  ASSIGN_OR_RETURN(const Values tokens, ReadAll("token/", revision));
+  ASSIGN_OR_RETURN(const Values tokens, values_->ReadAll("token/", {.revision = revision}));
   for (const auto& [id, bytes] : tokens) {
     v1::BackupRecord record;
     if (!record.mutable_token()->ParseFromString(bytes)) {
@@ -843,11 +489,11 @@ absl::Status EtcdStore::ImportJob(const v1::BackupJob& job) {
     std::string value = checkpoint.SerializeAsString();
     bytes += std::ssize(value);
     writing.Put(NameOf("checkpoint", job.number(), checkpoint.step()), std::move(value));
-    if (std::ssize(writing.puts()) < kImportedAtOnceMax && bytes < kImportedBytesMax) continue;
-    RETURN_IF_ERROR(Write(std::exchange(writing, Writing())));
+    if (std::ssize(writing.puts) < kImportedAtOnceMax && bytes < kImportedBytesMax) continue;
+    RETURN_IF_ERROR(values_->Write(std::exchange(writing, Writing())));
     bytes = 0;
   }
-  return Write(WritingOf(job, std::move(writing)));
+  return values_->Write(WritingOf(job, std::move(writing)));
 }
 
 // Uses many transactions. The key kRestoring marks the store as unusable until the last one.
@@ -855,24 +501,24 @@ absl::Status EtcdStore::Import(
     const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next) {
   absl::MutexLock lock(&mu_);
   for (const char* kind : {"job/", "token/"}) {
-    ASSIGN_OR_RETURN(const Values kept, ReadAll(kind));
+    ASSIGN_OR_RETURN(const Values kept, values_->ReadAll(kind));
     if (!kept.empty()) return StoreNotEmpty();
   }
-  RETURN_IF_ERROR(Write(Writing().Put(kRestoring, "").DeleteAllUnder("seat/")));
+  RETURN_IF_ERROR(values_->Write(Writing().Put(kRestoring, "").DeleteAllUnder("seat/")));
   Writing end;
   RETURN_IF_ERROR(ForEachRecord(
       next,
       [&](const v1::BackupHeader& header) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
         jobs_ = std::max(jobs_, header.jobs());
         end.Put(kJobs, absl::StrCat(jobs_));
-        end.Put(kTerm, absl::StrCat(std::max(term_, header.term()) + kTermsPassedOver));
+        end.Put(EtcdValues::kTerm, absl::StrCat(std::max(term_, header.term()) + kTermsPassedOver));
         return absl::OkStatus();
       },
-      [&](const v1::BackupJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ImportJob(job); },
-      [&](const std::string& id, const v1::StoredToken& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-        return Write(Writing().Put(absl::StrCat("token/", id), token.SerializeAsString()));
+      [&](const v1::BackupJob& job) { return ImportJob(job); },
+      [&](const std::string& id, const v1::StoredToken& token) {
+        return values_->Write(Writing().Put(absl::StrCat("token/", id), token.SerializeAsString()));
       }));
-  return Write(end.Put(kCluster, NewClusterId()).Delete(kRestoring));
+  return values_->Write(end.Put(kCluster, NewClusterId()).Delete(kRestoring));
 }
 
 }  // namespace muster
