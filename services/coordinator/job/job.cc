@@ -1310,30 +1310,18 @@ void Job::ShardSent(const v1::WriteShardHeader& header, absl::Time now) {
        now);
 }
 
-void Job::CheckpointDamaged(int64_t step, absl::string_view what, int64_t sound_step,
-                            absl::Time now) {
-  const std::string used = FallBackTo(sound_step, step);
-  Note("CHECKPOINT_DAMAGED",
-       absl::StrCat(CheckpointId(JobIdOf(record_.name()), step), " is damaged and set aside (",
-                    what, "); ", used),
-       now);
-}
-
-void Job::CheckpointUnreadable(int64_t step, absl::string_view what, int64_t sound_step,
-                               absl::Time now) {
-  const std::string used = FallBackTo(sound_step, step);
-  Note("CHECKPOINT_UNREADABLE",
-       absl::StrCat(CheckpointId(JobIdOf(record_.name()), step),
-                    " cannot be used and stays where it is (", what, "); ", used),
-       now);
-}
-
-std::string Job::FallBackTo(int64_t sound_step, int64_t step) {
+void Job::CheckpointUnusable(Unusable why, int64_t step, absl::string_view what, int64_t sound_step,
+                             absl::Time now) {
   const std::string id = JobIdOf(record_.name());
   record_.set_checkpoint(CheckpointName(id, sound_step));
   checkpoints_.FallBackTo(sound_step);
-  return absl::StrCat(CheckpointId(id, sound_step), " is used instead: steps ", sound_step, " to ",
-                      step, " are trained again");
+  const bool damaged = why == Unusable::kDamaged;
+  Note(damaged ? "CHECKPOINT_DAMAGED" : "CHECKPOINT_UNREADABLE",
+       absl::StrCat(CheckpointId(id, step),
+                    damaged ? " is damaged and set aside" : " cannot be used and stays where it is",
+                    " (", what, "); ", CheckpointId(id, sound_step), " is used instead: steps ",
+                    sound_step, " to ", step, " are trained again"),
+       now);
 }
 
 std::string Job::WhoOwesSnapshot() const {

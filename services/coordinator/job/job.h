@@ -216,13 +216,12 @@ class Job {
   // A member sends its shard instead of writing it itself, and says why. Noted once per member and
   // generation. Requires: AdmitShard() returned OK.
   void ShardSent(const v1::WriteShardHeader& header, absl::Time now);
-  // The checkpoint of `step` is damaged (`what`) and set aside. The checkpoint of `sound_step` is
-  // the job's last one now. Call it between two generations.
-  void CheckpointDamaged(int64_t step, absl::string_view what, int64_t sound_step, absl::Time now);
-  // Like CheckpointDamaged(), for a checkpoint that stays in its place because it cannot be read or
-  // set aside now.
-  void CheckpointUnreadable(int64_t step, absl::string_view what, int64_t sound_step,
-                            absl::Time now);
+  // The checkpoint of `step` is damaged and set aside, or cannot be read or set aside now and stays
+  // in its place. `what` says why. The checkpoint of `sound_step` is the job's last one now. Call
+  // it between two generations.
+  enum class Unusable { kDamaged, kUnreadable };
+  void CheckpointUnusable(Unusable why, int64_t step, absl::string_view what, int64_t sound_step,
+                          absl::Time now);
 
   // Returns the members of a recovering job that have not stopped yet.
   std::vector<std::string> StoppingMembers() const {
@@ -282,9 +281,6 @@ class Job {
   bool SavesHalted() const;
   void StopHalted(absl::Time now);
   bool IsSaved(int64_t step) const;
-  // Makes the checkpoint of `sound_step` the job's last one, in place of that of `step`. Returns
-  // the last clause of the event.
-  std::string FallBackTo(int64_t sound_step, int64_t step);
   void NoteWhoIsTriedAgain(absl::Time now);
   void CloseRecords(int64_t first_step, absl::Time now);
   void Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,

@@ -844,7 +844,8 @@ TEST_F(JobTest, UsesThePreviousCheckpointIfTheLastIsDamaged) {
   EXPECT_TRUE(job_.Resume(nullptr, now_).ok());
   job_.TakeEffects();
 
-  job_.CheckpointDamaged(50, "step-00000050/manifest.json: is odd", 30, now_);
+  job_.CheckpointUnusable(Job::Unusable::kDamaged, 50, "step-00000050/manifest.json: is odd", 30,
+                          now_);
 
   EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/30");
   const Job::Effects effects = job_.TakeEffects();
@@ -867,7 +868,8 @@ TEST_F(JobTest, UsesThePreviousCheckpointIfTheLastIsUnreadable) {
   EXPECT_TRUE(job_.Resume(nullptr, now_).ok());
   job_.TakeEffects();
 
-  job_.CheckpointUnreadable(50, "manifest.json: open: stale file handle", 30, now_);
+  job_.CheckpointUnusable(Job::Unusable::kUnreadable, 50, "manifest.json: open: stale file handle",
+                          30, now_);
 
   EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/30");
   const Job::Effects effects = job_.TakeEffects();

@@ -527,7 +527,8 @@ TEST_F(CheckpointerTest, TheLastCheckpointIsNotASkippedOne) {
   {
     JobRegistry::Transaction transaction(registry_.get());
     JobRegistry::Entry& entry = *transaction.FindNumber(number_);
-    entry.job.CheckpointUnreadable(4, "too many levels", /*sound_step=*/2, now_);
+    entry.job.CheckpointUnusable(Job::Unusable::kUnreadable, 4, "too many levels", /*sound_step=*/2,
+                                 now_);
     transaction.Commit(entry);
   }
   registry_->changes().AwaitAll();

@@ -362,12 +362,9 @@ void PlanWorker::TellPassedOver(uint64_t number, const RestoreChoice& choice) {
   if (entry == nullptr) return;
   std::vector<int64_t> gone;
   for (const auto& [step, what, set_aside] : choice.passed_over) {
-    if (set_aside) {
-      entry->job.CheckpointDamaged(step, what, choice.first_step, registry_->Now());
-      gone.push_back(step);
-    } else {
-      entry->job.CheckpointUnreadable(step, what, choice.first_step, registry_->Now());
-    }
+    entry->job.CheckpointUnusable(set_aside ? Job::Unusable::kDamaged : Job::Unusable::kUnreadable,
+                                  step, what, choice.first_step, registry_->Now());
+    if (set_aside) gone.push_back(step);
   }
   transaction.Commit(*entry, {.checkpoints_removed = std::move(gone)});
 }

@@ -74,7 +74,7 @@ void StepAggregator::SkipStepsBefore(int64_t step) {
 
 void StepAggregator::SkipEvaluationsWithout(int rank, int64_t before) {
   std::erase_if(evaluations_, [&](const auto& evaluation) {
-    return evaluation.first < before && !evaluation.second.ranks[rank];
+    return evaluation.first < before && !evaluation.second[rank];
   });
 }
 
@@ -94,7 +94,9 @@ void StepAggregator::Take(int rank, const v1::JobReport& report) {
     // The program evaluates the same version again, so the known result is out of date.
     if (result_ && record.step() == result_->step) result_.reset();
     const bool is_known = record.step() < evaluations_before_;
-    TakeEvaluation(rank, record, (is_known ? evaluations_again_ : evaluations_)[record.step()]);
+    EvaluationParts& parts = (is_known ? evaluations_again_ : evaluations_)[record.step()];
+    parts.resize(batch_shares_.size());
+    parts[rank] = record;
   }
   // Set after this report's own evaluations were taken.
   for (const v1::StepRecord& record : report.steps()) {
@@ -103,12 +105,6 @@ void StepAggregator::Take(int rank, const v1::JobReport& report) {
   // A record that only one rank repeats never becomes complete.
   DropOldest(steps_again_);
   DropOldest(evaluations_again_);
-}
-
-void StepAggregator::TakeEvaluation(int rank, const v1::EvaluationRecord& record,
-                                    EvaluationParts& parts) const {
-  parts.ranks.resize(batch_shares_.size());
-  parts.ranks[rank] = record;
 }
 
 // A worker that missed the step knows neither its loss nor its gradient norm. A worker that was
@@ -258,28 +254,28 @@ bool StepAggregator::IsPartOfResult(const v1::EvaluationRecord& record) const {
   if (!is_external_) return false;
   const bool is_of_its_step = result_ && record.step() == result_->step;
   if (is_of_its_step && result_lacks_parts_) return true;  // too late, so it gets this result
-  if (result_parts_.ranks.empty()) {
+  if (result_parts_.empty()) {
     return is_of_its_step && FromProto(record.time()) <= result_->time + absl::Milliseconds(1);
   }
-  return std::ranges::any_of(result_parts_.ranks, [&](const auto& part) {
+  return std::ranges::any_of(result_parts_, [&](const auto& part) {
     return google::protobuf::util::MessageDifferencer::Equals(*part, record);
   });
 }
 
 bool StepAggregator::IsComplete(int64_t step, const EvaluationParts& parts) const {
-  for (int rank = 0; rank < std::ssize(parts.ranks); ++rank) {
+  for (int rank = 0; rank < std::ssize(parts); ++rank) {
     const bool is_excused = step <= excused_.step && excused_.ranks.contains(rank);
     // A program evaluates before its worker records the step. So a worker with the record sends no
     // part any more: its program was replaced, or the worker missed the step.
     const bool is_past = is_external_ && step <= finished_[rank];
-    if (!parts.ranks[rank] && !is_excused && !is_past) return false;
+    if (!parts[rank] && !is_excused && !is_past) return false;
   }
   return true;
 }
 
 std::optional<EvaluationSummary> StepAggregator::Complete(int64_t step, EvaluationParts& parts) {
-  const bool lacks_parts = !AllPresent(parts.ranks);
-  for (std::optional<v1::EvaluationRecord>& record : parts.ranks) {
+  const bool lacks_parts = !AllPresent(parts);
+  for (std::optional<v1::EvaluationRecord>& record : parts) {
     if (!record) record.emplace();
   }
   std::optional<EvaluationSummary> summary = SummaryOf(step, parts);
@@ -299,7 +295,7 @@ std::optional<EvaluationSummary> StepAggregator::SummaryOf(int64_t step,
   MetricMeans metric_sums;
   bool has_accuracy = false;
   absl::Time time = absl::InfinitePast();
-  for (const auto& record : parts.ranks) {
+  for (const auto& record : parts) {
     if (record->has_time()) time = std::max(time, FromProto(record->time()));
     loss_sum += record->loss_sum();
     correct += record->correct();

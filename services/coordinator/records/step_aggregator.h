@@ -146,15 +146,12 @@ class StepAggregator {
     double step_seconds = 0;  // of the slowest worker
     absl::Time time = absl::InfinitePast();
   };
-  struct EvaluationParts {
-    std::vector<std::optional<v1::EvaluationRecord>> ranks;
-  };
+  using EvaluationParts = std::vector<std::optional<v1::EvaluationRecord>>;  // by rank
 
   void SkipStepsBefore(int64_t step);
   void SkipEvaluationsWithout(int rank, int64_t before);
   void TakeStep(int rank, const v1::StepRecord& record, StepParts& parts) const;
   void TakeMetrics(int rank, const v1::StepRecord& record, StepParts& parts) const;
-  void TakeEvaluation(int rank, const v1::EvaluationRecord& record, EvaluationParts& parts) const;
   bool IsPartOfResult(const v1::EvaluationRecord& record) const;
   bool IsComplete(int64_t step, const EvaluationParts& parts) const;
   // Parts that are missing count as empty.

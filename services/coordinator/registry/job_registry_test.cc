@@ -157,7 +157,7 @@ TEST_F(JobRegistryTest, ASkippedCheckpointDoesNotBelongToThePresentRun) {
       entry.job.CheckpointCommitted(checkpoint, now_);
       transaction.Commit(entry, {.checkpoint = checkpoint});
     }
-    entry.job.CheckpointUnreadable(4, "it is", 2, now_);
+    entry.job.CheckpointUnusable(Job::Unusable::kUnreadable, 4, "it is", 2, now_);
     transaction.Commit(entry);
     Schedule(transaction, entry);
   }

@@ -23,14 +23,15 @@ namespace muster {
 
 // The names of EtcdValues that this store uses:
 //
-//   meta/schema, meta/jobs                            numbers as text; jobs: the last job
-//   meta/cluster                                      UUID of the cluster
-//   meta/folder                                       id of the state folder of this store
-//   meta/restoring                                    present while a restore is unfinished
-//   job/N, origin/N, graph/N, plan/N                  N, STEP, REVISION: 20 digits
-//   event/N/REVISION                                  StoredEvents; REVISION of the last one
+//   meta/schema, meta/jobs             numbers as text; jobs: the last job.
+//   meta/cluster                       UUID of the cluster.
+//   meta/folder                        id of the state folder of this store.
+//   meta/restoring                     present while a restore is unfinished.
+//   job/N, origin/N, graph/N, plan/N   N, STEP, REVISION: 20 digits.
+//   event/N/REVISION                   StoredEvents; REVISION of the last one.
 //   checkpoint/N/STEP
-//   request/HEX, seat/MEMBER, token/ID                HEX: the bytes of the request id
+//   request/HEX                        HEX: the bytes of the request id.
+//   seat/MEMBER, token/ID
 class EtcdStore final : public Store {
  public:
   static constexpr int kSchemaVersion = 1;
