@@ -279,23 +279,19 @@ absl::StatusOr<std::optional<v1::Checkpoint>> Checkpointer::Await(
   std::string newest_name;
   {
     JobRegistry::Transaction transaction(registry_);
-    auto newest = [](const v1::Job& record) -> int64_t {
-      const auto reference = ParseCheckpointRef(record.checkpoint());
-      return reference ? reference->step.value_or(-1) : -1;
-    };
     auto settled = [&]() {
       const auto entry = transaction.Find(job);
       if (!entry.ok()) return true;
       const v1::Job& record = *(*entry)->published;
       const bool runs = record.state() == v1::RUNNING || (*entry)->job.state() == v1::RUNNING;
-      return !runs || newest(record) >= request.step ||
+      return !runs || CommittedStep(record) >= request.step ||
              !(*entry)->job.OutcomeOf(request.request).ok();
     };
     transaction.AwaitFor(absl::Condition(&settled), timeout);
     if (!settled()) return std::nullopt;
     ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, transaction.Find(job));
     const v1::Job& record = *entry->published;
-    if (newest(record) < request.step) {
+    if (CommittedStep(record) < request.step) {
       const absl::Status why = entry->job.OutcomeOf(request.request);
       if (!why.ok()) {
         return WithReason(

@@ -41,16 +41,12 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const st
                       "CERTIFICATE_FILES");
   }
   grpc::experimental::TlsChannelCredentialsOptions options;
-  if (folder.has_certificate()) {
-    options.set_certificate_provider(
-        std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-            folder.key(), folder.certificate(), folder.authority(), kTlsLookSeconds));
-    options.watch_identity_key_cert_pairs();
-  } else {
-    options.set_certificate_provider(
-        std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(folder.authority(),
-                                                                             kTlsLookSeconds));
-  }
+  using Provider = grpc::experimental::FileWatcherCertificateProvider;
+  options.set_certificate_provider(
+      folder.has_certificate() ? std::make_shared<Provider>(folder.key(), folder.certificate(),
+                                                            folder.authority(), kTlsLookSeconds)
+                               : std::make_shared<Provider>(folder.authority(), kTlsLookSeconds));
+  if (folder.has_certificate()) options.watch_identity_key_cert_pairs();
   options.watch_root_certs();
   return grpc::experimental::TlsCredentials(options);
 }

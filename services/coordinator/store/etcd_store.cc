@@ -447,21 +447,18 @@ absl::Status EtcdStore::Export(
     }
     const std::string under_events = NameOf("event", number) + "/";
     ASSIGN_OR_RETURN(const Values events, values_->ReadAll(under_events, {.revision = revision}));
-    uint64_t dropped = 0;
-    std::vector<v1::JobEvent> read_events;
-    for (const auto& [name, group] : events) {
-      v1::StoredEvents stored;
-      if (!stored.ParseFromString(group)) {
+    std::vector<v1::StoredEvents> groups;
+    for (const auto& [name, bytes] : events) {
+      if (v1::StoredEvents group; group.ParseFromString(bytes)) {
+        groups.push_back(std::move(group));
+      } else {
         leave_out(under_events + name);
-        continue;
-      }
-      dropped = std::max(dropped, stored.dropped());
-      for (auto& event : RowsThatParse<v1::JobEvent>(number, stored.events())) {
-        read_events.push_back(std::move(event));
       }
     }
-    for (const v1::JobEvent& event : read_events) {
-      if (event.revision() > dropped) job.add_events(event.SerializeAsString());
+    for (const v1::StoredEvents& group : groups) {
+      for (const auto& event : RowsThatParse<v1::JobEvent>(number, group.events())) {
+        if (event.revision() > groups.back().dropped()) job.add_events(event.SerializeAsString());
+      }
     }
     // Import() leaves out damaged checkpoint records.
     ASSIGN_OR_RETURN(const Values checkpoints,

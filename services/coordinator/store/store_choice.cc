@@ -43,6 +43,7 @@ namespace muster {
 namespace {
 
 constexpr char kEtcdScheme[] = "etcd://";
+constexpr char kRestorer[] = "(a restore of a backup)";  // the address of a leader that restores
 constexpr char kSqliteScheme[] = "sqlite:";
 constexpr absl::Duration kLeaseMin = absl::Seconds(2);
 constexpr absl::Duration kLeaseMax = absl::Seconds(60);
@@ -140,11 +141,12 @@ absl::StatusOr<std::unique_ptr<StoreChoice>> StoreChoice::FromFlags(const std::s
       new StoreChoice(state_dir, *std::move(location), std::move(client)));
 }
 
-absl::StatusOr<EtcdStore::Options> StoreChoice::EtcdOptions() const {
+absl::StatusOr<EtcdStore::Options> StoreChoice::EtcdOptions(const std::string& address) const {
   ASSIGN_OR_RETURN(const StateFolder folder, StateFolder::Open(state_dir_));
   ASSIGN_OR_RETURN(const std::string id, folder.Id());
   return EtcdStore::Options{.client = client_.get(),
                             .prefix = location_.prefix,
+                            .address = address,
                             .lease = absl::GetFlag(FLAGS_store_lease),
                             .folder = id,
                             .adopt_folder = absl::GetFlag(FLAGS_adopt_state_dir)};
@@ -172,8 +174,7 @@ absl::Status StoreChoice::Restore(bool give_up,
 absl::Status StoreChoice::Fill(bool give_up,
                                const std::function<absl::Status(Store&)>& fill) const {
   if (takes_turns()) {
-    ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions());
-    options.address = "(a restore of a backup)";
+    ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions(kRestorer));
     options.give_up = give_up;
     const auto store = EtcdStore::Open(std::move(options));
     return store.ok() ? fill(**store) : WithTlsHint(store.status());
@@ -188,8 +189,7 @@ absl::Status StoreChoice::Fill(bool give_up,
 
 absl::StatusOr<std::vector<Store::Token>> StoreChoice::Tokens() const {
   if (takes_turns()) {
-    ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions());
-    options.address = "(a restore of a backup)";
+    ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions(kRestorer));
     ASSIGN_OR_RETURN(const auto store, EtcdStore::Open(std::move(options)));
     return store->Tokens();
   }
@@ -217,8 +217,7 @@ absl::StatusOr<std::unique_ptr<Store>> StoreChoice::Open(const Turn& turn) {
 }
 
 absl::StatusOr<std::unique_ptr<Store>> StoreChoice::AwaitTurn(const Turn& turn) const {
-  ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions());
-  options.address = turn.address;
+  ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions(turn.address));
   options.lost = turn.lost;
   std::string told;
   while (true) {

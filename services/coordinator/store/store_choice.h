@@ -68,7 +68,7 @@ class StoreChoice {
   absl::StatusOr<std::vector<Store::Token>> Tokens() const;
 
  private:
-  absl::StatusOr<EtcdStore::Options> EtcdOptions() const;
+  absl::StatusOr<EtcdStore::Options> EtcdOptions(const std::string& address) const;
   absl::StatusOr<std::unique_ptr<Store>> AwaitTurn(const Turn& turn) const;
   absl::Status Fill(bool give_up, const std::function<absl::Status(Store&)>& fill) const;
   StoreChoice(std::string state_dir, StoreLocation location, std::unique_ptr<EtcdClient> client)
