@@ -48,6 +48,10 @@ constexpr size_t kMembersMax = 7;
 // I10: the next step comes within this time after the last step or after the last fault healed.
 constexpr absl::Duration kProgressMax = absl::Seconds(10);
 constexpr absl::Duration kEndMax = absl::Minutes(10);
+// Half of the faults follow an event of the job, because bugs hide where a generation begins or
+// ends. The others come at a random time.
+constexpr double kFaultAfterEvent = 0.15;
+constexpr absl::Duration kAfterEventMax = absl::Milliseconds(300);
 
 v1::JobSpec SpecOf(const FleetSimulation& options) {
   v1::JobSpec spec;
@@ -163,6 +167,10 @@ class Simulation : public SimulatedWorld {
     });
     healed_ = time_.now();
     for (int i = 0; i < options_.faults; ++i) {
+      if (time_.Chance(0.5)) {
+        ++faults_after_events_;
+        continue;
+      }
       const absl::Duration last = absl::Seconds(options_.grows ? 40 : 15);
       time_.After(time_.Between(absl::ZeroDuration(), last), [this] { Harm(); });
     }
@@ -422,6 +430,9 @@ class Simulation : public SimulatedWorld {
         HealsIn(Recovery::Backoff(job->recovery(), job->spec().restart()));
       }
       state_ = event.state();
+      if (faults_after_events_ == 0 || !time_.Chance(kFaultAfterEvent)) continue;
+      --faults_after_events_;
+      time_.After(time_.Between(absl::ZeroDuration(), kAfterEventMax), [this] { Harm(); });
     }
     revision_ = job->revision();
     over_ = IsTerminal(job->state());
@@ -558,6 +569,7 @@ class Simulation : public SimulatedWorld {
   absl::Time healed_;  // when all members are back and no backoff runs any more
   absl::Time workers_away_until_ = absl::InfinitePast();
   absl::Time advanced_ = absl::InfinitePast();
+  int faults_after_events_ = 0;  // still to come
   uint64_t revision_ = 0;
   v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
   std::string checkpoint_;

@@ -66,7 +66,7 @@ std::set<int> RunFleets(int logical) {
                           .judged = (kind & 2) != 0,
                           .logical = logical,
                           .grows = seed / 24 % 4 == 3,
-                          .faults = static_cast<int>(1 + seed / 4 % 6),
+                          .faults = static_cast<int>(2 + seed / 4 % 8),
                           .folder = absl::StrCat(folder, "/", seed)};
     const auto outcome = fleet.Run(trajectories[kind]);
     EXPECT_TRUE(outcome.violations.empty())

@@ -142,7 +142,7 @@ def main():
 def report(name, run):
     """Prints the outcome of a run. Returns 1 if the run did not find the bug."""
     seed = re.search(r"FIRST_SEED=(\d+)", run.stdout)
-    what = re.findall(r"^\S+: ((?:I\d|the job ends|the last checkpoint|the job goes).*)$", run.stdout, re.M)
+    what = re.findall(r"^\S+: ((?:I\d|the job ends|the last checkpoint|the job goes|the coordinator saves|\S+ is to continue).*)$", run.stdout, re.M)
     if run.returncode == 0:
         print(f"NOT FOUND: {name}", flush=True)
         return 1

@@ -179,6 +179,10 @@ class SimulatedPs::Service : public ShardListener {
     if (made.ok() && *made == nullptr) {  // the coordinator is away
       return ps_.Later(kRetry, Guarded([this, next] { MakeShards(next); }));
     }
+    if (ReasonOf(made.status()) == "SHARDS_NOT_HELD") {
+      ps_.world().Violated(absl::StrCat(
+          ps_.name(), " is to continue a shard that it does not hold: ", made.status().ToString()));
+    }
     if (!made.ok()) return Fail(made.status(), "");
     ++prepared_;
     local.alive = true;
@@ -326,6 +330,12 @@ class SimulatedPs::Service : public ShardListener {
         held = shard->held->SnapshotOfHeld(asked.snapshot(), asked.step());
       }
       if (held == nullptr) {
+        // A ps that holds replicas for the checkpoint may lack its own shards.
+        if (shard->held != nullptr) {
+          ps_.world().Violated(absl::StrCat("the coordinator saves shard ", ToInt(shard->number),
+                                            " at step ", asked.step(), ", which ", ps_.name(),
+                                            " does not hold"));
+        }
         SnapshotDeclined(shard->number, asked.snapshot(), asked.step(), v1::SNAPSHOT_MISSED, "");
         continue;
       }
