@@ -1,11 +1,13 @@
 // The transition table of a job: what a job does about each trigger in each stage. The table itself
-// is in transitions.cc. transitions_test.cc describes the actions, and renders both as
-// docs/reference/job_transitions.md.
+// is in transitions.cc, and rendered in docs/reference/job_transitions.md.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace muster {
 
@@ -58,7 +60,19 @@ inline constexpr int kActions = 11;
 // Each pair of a stage and a trigger has one action. Pure.
 Action ActionOn(Stage stage, Trigger trigger);
 
+// The effect of an action, for readers and tests.
+struct ActionRow {
+  absl::string_view name;
+  absl::string_view guard;  // the condition of the first part of `does`; "": none
+  absl::string_view does;
+  absl::Span<const Stage> next;  // where it may lead to. Empty: the stage does not change
+};
+const ActionRow& RowOf(Action action);
+
 absl::string_view NameOf(Stage stage);
 absl::string_view NameOf(Trigger trigger);
+
+// Returns the page docs/reference/job_transitions.md.
+std::string TransitionsInMarkdown();
 
 }  // namespace muster

@@ -4,111 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <string>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "docs/reference_page.h"
 #include "services/coordinator/testing/job_fixture.h"
 
 namespace muster {
-namespace {
 
 using ::testing::HasSubstr;
-
-// The effect of an action.
-struct ActionRow {
-  absl::string_view name;
-  absl::string_view guard;  // the condition of the first part of `does`; "": none
-  absl::string_view does;
-  absl::Span<const Stage> next;  // where it may lead to. Empty: the stage does not change
-};
-
-// The stages that actions lead to.
-constexpr Stage kToEnded[] = {Stage::kEnded};
-constexpr Stage kToQueued[] = {Stage::kQueued};
-constexpr Stage kToStop[] = {Stage::kPreparing, Stage::kDraining, Stage::kHalting,
-                             Stage::kHalted,    Stage::kWaiting,  Stage::kSavingHalted,
-                             Stage::kSuspended, Stage::kQueued,   Stage::kEnded};
-constexpr Stage kToPreparing[] = {Stage::kPreparing};
-constexpr Stage kToRunning[] = {Stage::kRunning, Stage::kDraining, Stage::kHalting, Stage::kHalted,
-                                Stage::kEnded};
-constexpr Stage kToWaiting[] = {Stage::kQueued,       Stage::kHalting,   Stage::kWaiting,
-                                Stage::kSavingHalted, Stage::kSuspended, Stage::kEnded};
-constexpr Stage kToHalting[] = {Stage::kHalting, Stage::kHalted, Stage::kSuspended, Stage::kQueued,
-                                Stage::kEnded};
-constexpr Stage kToRecovering[] = {Stage::kHalting,      Stage::kHalted,    Stage::kWaiting,
-                                   Stage::kSavingHalted, Stage::kSuspended, Stage::kQueued,
-                                   Stage::kEnded};
-
-constexpr std::array<ActionRow, kActions> kRows = {{
-    {"impossible", "",
-     "fails this job with the reason INTERNAL, and logs the pair. A job that is suspended or has "
-     "ended stays so",
-     kToEnded},
-    {"nothing", "", "nothing", {}},
-    {"refuse", "", "returns an error, or OK if there is nothing to do", {}},
-    {"end", "", "releases all members", kToEnded},
-    {"queue", "", "queues the job", kToQueued},
-    {"stop", "the job holds steps that are in no checkpoint",
-     "saves them first: a running job drains, a waiting one saves its halted shards, another one "
-     "recovers to do that. Otherwise it stops at once: its stop cause says whether it is "
-     "suspended, queued or failed",
-     kToStop},
-    {"prepare", "", "sends the plan of the next generation to its members", kToPreparing},
-    {"run", "all workers see the same data and have like devices",
-     "starts the members. Otherwise it leaves out newcomers that differ, or fails", kToRunning},
-    {"tell", "", "says what the job waits for. A job that recovers only to stop, stops",
-     kToWaiting},
-    {"halt", "restart.max_restarts or, at a value that is not finite, on_non_finite allows it",
-     "halts the members, so that another generation can follow. Otherwise it fails. If it is to "
-     "stop and holds no steps, it stops once all have halted",
-     kToHalting},
-    {"go on", "", "goes on with the recovery, without the member; stops as after halt",
-     kToRecovering},
-}};
-
-const ActionRow& RowOf(Action action) { return kRows.at(static_cast<size_t>(action)); }
-
-// Returns the page docs/reference/job_transitions.md.
-std::string TransitionsInMarkdown() {
-  std::string text =
-      "# Transitions of a job\n\n"
-      "A row is a trigger, a column the stage in which it comes. `-` cannot happen: it ends this "
-      "job alone (`INTERNAL`).\n"
-      "Draining is a part of RUNNING; Halting, Halted, Waiting and SavingHalted are parts of "
-      "RECOVERING.\n"
-      "[transitions.h](../../services/coordinator/job/transitions.h) explains them. Made by "
-      "`//services/coordinator/job:transitions_test`.\n\n"
-      "|";
-  for (int stage = 0; stage < kStages; ++stage) {
-    absl::StrAppend(&text, " | ", NameOf(static_cast<Stage>(stage)));
-  }
-  absl::StrAppend(&text, " |\n|---|");
-  for (int stage = 0; stage < kStages; ++stage) absl::StrAppend(&text, "---|");
-  for (int trigger = 0; trigger < kTriggers; ++trigger) {
-    absl::StrAppend(&text, "\n| ", NameOf(static_cast<Trigger>(trigger)), " |");
-    for (int stage = 0; stage < kStages; ++stage) {
-      const Action action = ActionOn(static_cast<Stage>(stage), static_cast<Trigger>(trigger));
-      absl::StrAppend(&text, " ", action == Action::kImpossible ? "-" : RowOf(action).name, " |");
-    }
-  }
-  absl::StrAppend(&text, "\n\n| action | what the job does | may lead to |\n|---|---|---|\n");
-  for (const ActionRow& row : kRows) {
-    absl::StrAppend(
-        &text, "| ", row.name == "impossible" ? "-" : row.name, " | ",
-        row.guard.empty() ? "" : absl::StrCat("if ", row.guard, ": "), row.does, " | ",
-        absl::StrJoin(row.next, ", ",
-                      [](std::string* out, Stage stage) { absl::StrAppend(out, NameOf(stage)); }),
-        " |\n");
-  }
-  return text;
-}
-
-}  // namespace
 
 // Puts a job into each stage and pulls each trigger, as the parts of Job do.
 class TransitionsTest : public JobTest {
