@@ -1,7 +1,11 @@
 #include "services/coordinator/status_page/coordinator_status.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/synchronization/notification.h"
@@ -11,14 +15,50 @@
 
 namespace muster {
 
+namespace {
+
+// A change of one of these fields of a job is news for the page.
+struct Seen {
+  uint64_t revision = 0;
+  int64_t step = 0;
+  std::string message;
+  bool operator==(const Seen&) const = default;
+};
+using SeenJobs = std::map<std::string, Seen>;  // by name
+
+// Removes the jobs that look as they did before. A watch repeats every active job each second.
+void LeaveOutUnchanged(SeenJobs& seen, v1::WatchJobsResponse& changes) {
+  for (const std::string& name : changes.removed()) seen.erase(name);
+  auto& jobs = *changes.mutable_jobs();
+  const auto is_unchanged = [&seen](const v1::Job& job) {
+    const Seen now = {job.revision(), job.progress().step(), job.message()};
+    return std::exchange(seen[job.name()], now) == now;
+  };
+  jobs.erase(std::remove_if(jobs.begin(), jobs.end(), is_unchanged), jobs.end());
+}
+
+}  // namespace
+
 StatusSource::JobChanges CoordinatorStatus::WatchJobs() {
   JobQueries& queries = coordinator_->queries();
   // WatchJobs() always succeeds without a filter. The feed asks for changes, so nothing is woken.
   const auto watch =
       *queries.WatchJobs(v1::WatchJobsRequest(), std::make_shared<StreamWaker>(nullptr));
   // A watch begins with a listing of all jobs, which the page gets by itself.
-  while (!queries.Next(*watch)->complete()) continue;
-  return [&queries, watch] { return queries.Next(*watch); };
+  SeenJobs seen;
+  for (bool listed = false; !listed;) {
+    v1::WatchJobsResponse page = *queries.Next(*watch);
+    listed = page.complete();
+    LeaveOutUnchanged(seen, page);
+  }
+  return [&queries, watch, seen = std::move(seen)]() mutable {
+    auto changes = queries.Next(*watch);
+    for (; changes; changes = queries.Next(*watch)) {
+      LeaveOutUnchanged(seen, *changes);
+      if (!changes->jobs().empty() || !changes->removed().empty()) break;
+    }
+    return changes;
+  };
 }
 
 absl::StatusOr<std::vector<v1::JobEvent>> CoordinatorStatus::ListEvents(const std::string& job,
