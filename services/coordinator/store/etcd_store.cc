@@ -13,7 +13,6 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/store.pb.h"
-#include "services/coordinator/store/cluster_id.h"
 #include "services/coordinator/store/store_records.h"
 
 namespace muster {

@@ -10,7 +10,7 @@
 #include "lib/checkpoint/folder.h"
 #include "lib/file/replaced_file.h"
 #include "lib/status/status.h"
-#include "services/coordinator/store/cluster_id.h"
+#include "services/coordinator/store/store_records.h"
 
 namespace muster {
 namespace {

@@ -22,7 +22,6 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
-#include "services/coordinator/store/cluster_id.h"
 #include "services/coordinator/store/sqlite_statement.h"
 #include "services/coordinator/store/store_records.h"
 

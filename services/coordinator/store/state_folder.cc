@@ -16,7 +16,7 @@
 #include "lib/checkpoint/disk_file.h"
 #include "lib/checkpoint/folder.h"
 #include "lib/status/status.h"
-#include "services/coordinator/store/cluster_id.h"
+#include "services/coordinator/store/store_records.h"
 
 namespace muster {
 namespace {

@@ -1,5 +1,9 @@
 #include "services/coordinator/store/store_records.h"
 
+#include <sys/random.h>
+#include <sys/types.h>
+
+#include <array>
 #include <memory>
 
 #include "absl/strings/escaping.h"
@@ -34,6 +38,18 @@ absl::Status CheckSchema(uint64_t version, uint64_t known) {
                         absl::StrCat("schema version ", version, " is newer than this program's ",
                                      known, ": run the Muster that wrote it, or a newer one")),
                     "STORE_TOO_NEW");
+}
+
+std::string NewClusterId() {
+  std::array<unsigned char, 16> bytes;
+  CHECK_EQ(getrandom(bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  bytes[6] = (bytes[6] & 0x0f) | 0x40;
+  bytes[8] = (bytes[8] & 0x3f) | 0x80;
+  const std::string hex = absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  const absl::string_view id = hex;
+  return absl::StrCat(id.substr(0, 8), "-", id.substr(8, 4), "-", id.substr(12, 4), "-",
+                      id.substr(16, 4), "-", id.substr(20));
 }
 
 v1::BackupJob NewJob(uint64_t number, Store::Submission& submission) {

@@ -35,6 +35,10 @@ absl::StatusOr<Message> Parsed(absl::string_view name, const std::string& bytes)
 // Returns FAILED_PRECONDITION (reason "STORE_TOO_NEW") if `version` is above `known`.
 absl::Status CheckSchema(uint64_t version, uint64_t known);
 
+// Returns a random UUID (RFC 9562, version 4) for a new cluster or folder. Each call returns
+// another one.
+std::string NewClusterId();
+
 // Gives a new job its number, its name and revision 1. Returns it with its first event.
 v1::BackupJob NewJob(uint64_t number, Store::Submission& submission);
 
