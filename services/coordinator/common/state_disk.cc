@@ -20,6 +20,8 @@ StateDisk::StateDisk(Paths paths, Metrics& metrics, Space space)
       store_bytes_(
           metrics.Gauge("muster_store_bytes", "What the store takes, with its write-ahead log.")) {
   Look();
+  // Not earlier: a disk may take longer to answer than one interval.
+  repeater_.emplace(kInterval, [this] { Look(); });
 }
 
 // If no file system can be read, the first two gauges keep their values. A file of the store that

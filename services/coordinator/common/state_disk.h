@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <system_error>
 
@@ -41,7 +42,7 @@ class StateDisk {
   prometheus::Gauge& free_;
   prometheus::Gauge& size_;
   prometheus::Gauge& store_bytes_;
-  Repeater repeater_{kInterval, [this] { Look(); }};  // last, because it uses the other members
+  std::optional<Repeater> repeater_;  // last, because it uses the other members
 };
 
 }  // namespace muster

@@ -161,12 +161,6 @@ absl::StatusOr<std::optional<v1::Job>> UserOperations::FindRequest(
 absl::StatusOr<UserOperations::CheckedSpec> UserOperations::Check(
     const v1::CreateJobRequest& request, const CallerGone& caller_gone,
     std::unique_ptr<Checkpointer::Pin>& source) {
-  if (const size_t bytes = request.request_id().size(); bytes > limits::kRequestIdBytesMax) {
-    return FaultsToStatus(
-        {{"request_id",
-          absl::StrCat("must be at most ", limits::kRequestIdBytesMax, " bytes (is ", bytes, ")")}},
-        "INVALID_REQUEST");
-  }
   const SpecCheckContext context{
       .paths = options_.paths,
       .uploads = registry().folder().uploads(),
@@ -183,13 +177,21 @@ absl::StatusOr<UserOperations::CheckedSpec> UserOperations::Check(
       },
       .caller_gone = caller_gone,
       .found_damaged = [&] { registry().metrics().checkpoints_damaged.Increment(); }};
-  ASSIGN_OR_RETURN(SpecCheck found, CheckSpec(request.spec(), context));
-  Model& model = found.model;
+  absl::StatusOr<SpecCheck> found = CheckSpec(request.spec(), context);
+  if (const size_t bytes = request.request_id().size(); bytes > limits::kRequestIdBytesMax) {
+    std::vector<FieldFault> faults = FaultsOf(found.status());
+    if (!found.ok() && faults.empty()) return found.status();  // the caller is gone
+    faults.push_back({"request_id", absl::StrCat("must be at most ", limits::kRequestIdBytesMax,
+                                                 " bytes (is ", bytes, ")")});
+    return FaultsToStatus(faults, found.ok() ? "INVALID_REQUEST" : "INVALID_SPEC");
+  }
+  RETURN_IF_ERROR(found.status());
+  Model& model = found->model;
   CheckedSpec checked{
       .spec = request.spec(),
-      .origin = {.restore = std::move(found.restore), .first_step = found.first_step},
+      .origin = {.restore = std::move(found->restore), .first_step = found->first_step},
       .graph = std::make_shared<const v1::Graph>(std::move(model.graph)),
-      .warnings = std::move(found.warnings)};
+      .warnings = std::move(found->warnings)};
   FillDefaults(checked.spec);
   if (!model.initial_values.empty()) {
     checked.origin.graph = *checked.graph;
