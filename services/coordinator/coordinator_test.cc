@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/limits/limits.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
@@ -398,6 +399,7 @@ TEST_F(CoordinatorTest, AFaultySpecReportsAllFaultsAndLeavesNothingBehind) {
         ->mutable_fields())["colour"]
       .set_string_value("red");
   request.mutable_spec()->mutable_checkpoint()->set_resume_from("nobody-7@3");
+  request.set_request_id(std::string(limits::kRequestIdBytesMax + 1, 'r'));
 
   const auto job = coordinator_->users().CreateJob(request);
 
@@ -406,6 +408,7 @@ TEST_F(CoordinatorTest, AFaultySpecReportsAllFaultsAndLeavesNothingBehind) {
   EXPECT_THAT(fields, Contains("resources.workers.max"));
   EXPECT_THAT(fields, Contains("model.zoo.args.colour"));
   EXPECT_THAT(fields, Contains("checkpoint.resume_from"));
+  EXPECT_THAT(fields, Contains("request_id"));
   EXPECT_EQ(coordinator_->users().ListJobs({})->jobs_size(), 0);
   EXPECT_FALSE(std::filesystem::exists(state_dir_ + "/jobs/line-1"));
 }

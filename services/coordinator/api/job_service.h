@@ -15,6 +15,7 @@ class JobService final
           v1::JobService::WithCallbackMethod_WatchJobs<
               v1::JobService::WithCallbackMethod_TraceJob<v1::JobService::Service>>> {
  public:
+  // `coordinator` must outlive the service.
   JobService(Coordinator* coordinator, const CallGate& gate)
       : coordinator_(coordinator), gate_(gate) {}
 
