@@ -50,7 +50,7 @@ constexpr absl::Duration kProgressMax = absl::Seconds(10);
 constexpr absl::Duration kEndMax = absl::Minutes(10);
 // Half of the faults follow an event of the job, because bugs hide where a generation begins or
 // ends. The others come at a random time.
-constexpr double kFaultAfterEvent = 0.15;
+constexpr double kFaultAfterEvent = 0.15;  // the chance that one follows an event
 constexpr absl::Duration kAfterEventMax = absl::Milliseconds(300);
 
 v1::JobSpec SpecOf(const FleetSimulation& options) {
@@ -321,6 +321,7 @@ class Simulation : public SimulatedWorld {
   SimulatedMember& Anybody() { return *members_[time_.Below(std::ssize(members_))]; }
 
   void Harm() {
+    ++outcome_.faults;
     HealsIn(absl::ZeroDuration());
     const int64_t choice = time_.Below(100);
     if (choice < 22) return AnyPs().Kill(time_.Chance(0.2));

@@ -77,7 +77,7 @@ std::set<int> RunFleets(int logical) {
     workers.insert(outcome.workers.begin(), outcome.workers.end());
     longest = std::max(longest, outcome.longest_pause);
     recoveries += outcome.recoveries;
-    faults += fleet.faults;
+    faults += outcome.faults;
   }
   std::cout << seeds << " fleets, " << faults << " faults, " << recoveries
             << " recoveries; the longest pause after the last fault had healed: "
